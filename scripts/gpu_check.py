@@ -6,8 +6,8 @@
     scripts/gpu_check -o results --tables              only the tables and the recordings, here or on a machine without a GPU
     scripts/gpu_check -o results --again               the same, every session judged again by the rules of now
 
-Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``, one folder for each
-cause, in the form of the tests' own. One drill at a time: they share the card.
+Rows, sessions and what the programs printed lie in the folder; the cases in its ``cases``, in the form
+of ``tests/cases``. One drill at a time: they share the card.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from record_case import ROUNDING_SECONDS, keep, provenance
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import Drill
 from perfwatch.errors import SessionUnreadable
-from perfwatch.gauntlet import rows, show
+from perfwatch.gauntlet import recorded, rows, show
 from perfwatch.gauntlet.attempt import judged
 from perfwatch.gauntlet.choice import Choice, choose
 from perfwatch.gauntlet.conditions import Conditions
@@ -125,7 +125,7 @@ def flops(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
 
 
 def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
-    """Write a trimmed recording of every verdict that was right."""
+    """Write a whole recording of every verdict that was right."""
     known = {drill.name: drill for drill in DRILLS}
     for row in done:
         recording, drill = recordings.get(row.key), known.get(row.drill)
@@ -135,9 +135,9 @@ def record(folder: Path, done: Sequence[Row], recordings: Recordings) -> None:
         name = row.drill if row.strength == "loud" else f"{row.drill}-{row.strength}"
         made = provenance(drill, row.strength, row.late_seconds, recording)
         for cause, kind in places(drill, row.cause):
-            case = folder / "recordings" / cause / kind / name
+            case = folder / "cases" / cause / kind / name
             again = keep(recording, at, case, made, _names(recording, drill, row))
-            size = sum(file.stat().st_size for file in case.iterdir())
+            size = recorded.case_file(case).stat().st_size
             note = "" if again.cause == row.cause else f"  replayed as {again.state}/{again.cause}, live {row.cause}"
             print(f"{case.relative_to(folder)}: {size / 1024:.0f} KiB{note}", flush=True)
 

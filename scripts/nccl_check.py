@@ -9,7 +9,7 @@
     scripts/nccl_check -o results --tables                    only the tables and the recordings, here or anywhere
     scripts/nccl_check -o results --again                     the same, every session judged again by the rules of now
 
-Rows, sessions and what the programs printed lie in the folder; trimmed recordings in its ``recordings``. One drill at a time
+Rows, sessions and what the programs printed lie in the folder; the cases in its ``cases``. One drill at a time
 by default: they share the cards. NVLink multicast stays off (NCCL_NVLS_ENABLE=0). Under ``run`` the job is armed: it has a RAS port of its
 own and a flight recorder that can be asked; attached, it is as a user would have started it.
 """

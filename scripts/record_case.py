@@ -1,10 +1,12 @@
-"""Make a recorded case for the tests: run a drill, attach, keep what triage read, write down what it said.
+"""Make a recorded case for the tests: run a drill, attach, keep the whole session, write down the verdict.
 
     .venv/bin/python scripts/record_case.py stuck_worker --strength quiet
     .venv/bin/python scripts/record_case.py busy_final_save --for hung_at_exit --late 30
+    .venv/bin/python scripts/record_case.py stuck_worker --trim
     .venv/bin/python scripts/record_case.py --missing
 
-The case goes to tests/triage/recordings/CAUSE/fires/, or to lookalike/ of the cause that the drill must not be called.
+The case goes to tests/cases/CAUSE/fires/, or to lookalike/ of the cause that the drill must not be called.
+With --trim only those readings are kept that the current rules need for this verdict: such a case cannot test other rules.
 A verdict that is wrong is not kept, unless --keep-wrong says so: mend the rule, then scripts/accept.
 """
 
@@ -25,7 +27,7 @@ from perfwatch_probes.readings import Cgroup, Gpu, Software
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDING_SECONDS = 0.005  # a verdict says to 10 ms when it was made; what it was made of must not be cut off
-RECORDINGS = ROOT / "tests" / "triage" / "recordings"
+CASES = ROOT / "tests" / "cases"
 
 
 def main() -> int:
@@ -53,20 +55,30 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         recording = load(Path(row.session))
         at = recording.end if verdict.timeline.decided is None else verdict.timeline.decided + ROUNDING_SECONDS
         case = _folder(drill, cause) / (drill.name if strength == "loud" else f"{drill.name}-{strength}")
-        again = keep(recording, at, case, provenance(drill, strength, options.late, recording), {folder: "/tmp/drill"})
+        made = provenance(drill, strength, options.late, recording)
+        again = keep(recording, at, case, made, {folder: "/tmp/drill"}, options.trim)
     if (again.state, again.cause) != (verdict.state, verdict.cause):
         return _not_kept(drill, f"replayed as {again}, live it was {said}: triage is not pure; see {case}")
-    size = sum(file.stat().st_size for file in case.iterdir())
-    print(f"{case.relative_to(RECORDINGS)}: {size / 1024:.0f} KiB, {said}", flush=True)
+    size = recorded.case_file(case).stat().st_size
+    print(f"{case.relative_to(CASES)}: {size / 1024:.0f} KiB, {said}", flush=True)
     return True
 
 
 def keep(
-    recording: Recording, at: float, case: Path, made: dict[str, str | float], names: dict[str, str]
+    recording: Recording,
+    at: float,
+    case: Path,
+    made: dict[str, str | float],
+    names: dict[str, str],
+    trim: bool = False,
 ) -> recorded.Expected:
-    """Trim a recording to what its verdict ``at`` that moment rests on, store it as a case, and accept that verdict."""
-    recorded.store(case, recording, recorded.trimmed(recording, at), made, {**names, **_names(recording)})
-    again = recorded.Expected.of(load(case), round(at, 3))
+    """Store a recording as a case and accept its verdict ``at`` that moment.
+
+    trim: keep only what that verdict rests on.
+    """
+    records = recorded.trimmed(recording, at) if trim else recording.records
+    recorded.store(case, recording, records, {**made, "trimmed": trim}, {**names, **_names(recording)})
+    again = recorded.judged(recorded.load_case(case), round(at, 3))
     recorded.accept(case, again)
     return again
 
@@ -86,7 +98,7 @@ def _missing() -> list[tuple[Drill, str]]:
         alike += [drill for drill in drills if drill.causes and drill.causes[0] in faults and cause not in drill.causes]
         alike += [drill for drill in drills if drill.state == state and drill.causes and cause not in drill.causes]
         for kind, candidates in (("fires", own), ("lookalike", alike)):
-            if candidates and not list((RECORDINGS / cause / kind).glob("*/expected.json")):
+            if candidates and not list((CASES / cause / kind).glob(f"*{recorded.SUFFIX}")):
                 wanted.append((candidates[0], cause))
     return wanted
 
@@ -105,13 +117,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--for", dest="cause", help="the cause whose rule this case is for")
     parser.add_argument("--late", type=float, default=0.0, help="attach so many seconds after the onset")
     parser.add_argument("--patience", type=float, help="passed on to perfwatch attach")
+    parser.add_argument("--trim", action="store_true", help="keep only what the verdict rests on")
     parser.add_argument("--keep-wrong", action="store_true")
     return parser.parse_args()
 
 
 def _folder(drill: Drill, cause: str) -> Path:
     """``fires`` of a cause that the drill has, else ``lookalike`` of one that it must not be called."""
-    return RECORDINGS / cause / ("fires" if cause in drill.causes else "lookalike")
+    return CASES / cause / ("fires" if cause in drill.causes else "lookalike")
 
 
 def provenance(drill: Drill, strength: str, late_seconds: float, recording: Recording) -> dict[str, str | float]:
@@ -139,6 +152,7 @@ def _names(recording: Recording) -> dict[str, str]:
         recording.session.machine.kernel: recording.session.machine.kernel.partition("-")[0],
         **_cards(recording),
         **{path: "/job" for path in _groups(recording)},
+        str(Path.home()): "/home/user",
     }
 
 

@@ -4,7 +4,7 @@
     .venv/bin/python scripts/simulate_case.py throttled_gpu
 
 A card's clocks, links and driver are never touched to see what happens. Everything but the witness that is named in
-``session.json`` is as it was recorded.
+the provenance is as it was recorded.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet import recorded
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch_probes.readings import Gpu, GpuActivity, GpuEvent, GpuProcess, GpuSample, GpuSilence, Traceback
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "triage" / "recordings"
+CASES = Path(__file__).resolve().parent.parent / "tests" / "cases"
 SILENT_AFTER = 0.2  # of the recording
 FALLEN_OFF = 79
 
@@ -39,7 +39,7 @@ class Simulation:
     def case(self) -> Path:
         """Where it goes."""
         kind, suffix = "fires" if self.fires else "lookalike", f"-{self.name}" if self.name else ""
-        return RECORDINGS / self.cause / kind / f"simulated-{Path(self.base).name}{suffix}"
+        return CASES / self.cause / kind / f"simulated-{Path(self.base).name}{suffix}"
 
 
 def each_sample(change: Callable[[GpuSample, float], GpuSample]) -> Callable[[Recording], Iterator[Record]]:
@@ -206,13 +206,13 @@ def main() -> int:
 
 def make(simulation: Simulation) -> bool:
     """Store one case and accept its verdict, if that names the cause."""
-    base = RECORDINGS / simulation.base
-    recording, at = load(base), recorded.expected_of(base).at
+    base = CASES / simulation.base
+    recording, at = recorded.load_case(base), recorded.expected_of(base).at
     records = sorted(simulation.change(recording.until(at)), key=lambda record: record.at)
     made: dict[str, str | float] = {"simulated": simulation.changed, "from": simulation.base}
     recorded.store(simulation.case, recording, records, made, {})
-    said = recorded.Expected.of(load(simulation.case), at)
-    print(f"{simulation.case.relative_to(RECORDINGS)}: {said.state}/{said.cause}", flush=True)
+    said = recorded.judged(recorded.load_case(simulation.case), at)
+    print(f"{simulation.case.relative_to(CASES)}: {said.state}/{said.cause}", flush=True)
     recorded.accept(simulation.case, said)
     return (said.cause == simulation.cause) is simulation.fires
 

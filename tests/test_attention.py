@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
@@ -20,6 +18,7 @@ from perfwatch.watching.news import News, Teller
 from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Descriptor, Frame, GpuEvent, GpuSilence, ProcessUsage, Reading, Stack, Thread
 from tests.cards import UUID, h200
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import PATIENCE_SECONDS, session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, READS_LOSS, Training
 
@@ -90,12 +89,12 @@ def test_kernels_that_do_not_end_are_an_alarm_before_the_step_is_late() -> None:
     assert "has not ended" in alarm(job.case())
 
 
-FETCHES = Path(__file__).parent / "triage/recordings/starved_by_transforms/fires/starved_by_transforms"
+FETCHES = RECORDINGS / "starved_by_transforms/fires/starved_by_transforms"
 
 
 def test_a_rank_that_waits_for_data_nobody_knows_about_asks_for_a_look_at_its_workers() -> None:
     """A run that is slow from its first step: of a calm job only the ranks are sampled, and that names no cause."""
-    recording = load(FETCHES)
+    recording = load_case(FETCHES)
     case = Case(History(recording.records, recording.end), recording.session)
     unexplained = msgspec.structs.replace(judge(case), state="inconclusive", cause=None)
 
@@ -104,7 +103,7 @@ def test_a_rank_that_waits_for_data_nobody_knows_about_asks_for_a_look_at_its_wo
 
 def test_a_rank_that_waits_much_is_looked_at_more_closely_however_well_it_seems() -> None:
     """Between its waits it computes, which alone would be healthy."""
-    recording = load(FETCHES)
+    recording = load_case(FETCHES)
     case = Case(History(recording.records, recording.end), recording.session)
 
     assert Interest().asks(case, msgspec.structs.replace(judge(case), state="healthy", cause="cpu_training"))
@@ -174,7 +173,7 @@ def test_late_steps_are_told_once_where_nothing_else_is() -> None:
 
 def test_what_a_close_look_has_answered_is_not_asked_again() -> None:
     """Else a loop that waits a third of its time, and is well, is looked at closely for ever: 70 % of a core beside 2,000 threads."""
-    recording = load(FETCHES)
+    recording = load_case(FETCHES)
     case = Case(History(recording.records, recording.end), recording.session)
     well = msgspec.structs.replace(judge(case), state="healthy", cause="cpu_training")
     interest = Interest()

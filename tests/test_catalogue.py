@@ -11,10 +11,12 @@ from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import STRENGTHS, Drill
 from perfwatch.gauntlet.needs import NEEDS
+from perfwatch.gauntlet.recorded import SUFFIX
 from perfwatch.gauntlet.score import PATIENCE_CLASSES
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import OWNERS, STATES
+from tests.recorded import RECORDINGS
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
 CAUSES = [rule.CAUSE.name for rule in RULES]
@@ -76,11 +78,11 @@ def test_what_nobody_may_cause_is_simulated(cause: str) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("kind", ["fires", "lookalike"])
-def test_every_cause_has_recorded_cases(repository: Path, cause: str, kind: str) -> None:
+def test_every_cause_has_recorded_cases(cause: str, kind: str) -> None:
     """Make one with scripts/record_case.py."""
-    folder = repository / "tests" / "triage" / "recordings" / cause / kind
+    folder = RECORDINGS / cause / kind
 
-    assert list(folder.glob("*/expected.json")) != []
+    assert list(folder.glob(f"*{SUFFIX}")) != []
 
 
 def test_every_program_of_the_drills_is_listed(repository: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
+from tests.recorded import RECORDINGS, session_of
 from tests.sessions import record
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
@@ -224,12 +225,11 @@ def test_names_of_causes_and_drills_are_completed(name: str) -> None:
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 @pytest.mark.parametrize("arguments", [("replay",), ("replay", "--json"), ("top", "--once")], ids=" ".join)
 def test_letters_that_stdout_has_not_cost_neither_the_verdict_nor_its_exit_code(
-    repository: Path, tmp_path: Path, arguments: tuple[str, ...], encoding: str
+    tmp_path: Path, arguments: tuple[str, ...], encoding: str
 ) -> None:
     """A job with Japanese words in its command, shown where the locale is another: a question mark for each letter."""
-    case = repository / "tests" / "triage" / "recordings" / "held_gil" / "fires" / "held_gil"
-    for path in case.iterdir():
-        (tmp_path / path.name).write_text(path.read_text().replace("held_gil_sleep.py", "\u5b66\u7fd2.py"))
+    for path in session_of(RECORDINGS / "held_gil" / "fires" / "held_gil", tmp_path).iterdir():
+        path.write_text(path.read_text().replace("held_gil_sleep.py", "\u5b66\u7fd2.py"))
     plain = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING="utf-8")
     done = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING=encoding)
 

@@ -24,6 +24,7 @@ from perfwatch_probes.readings import (
     Steps,
     Thread,
 )
+from tests.probes.ras_answers import ras_answer
 from tests.sessions import session
 from tests.watched_groups import Watched, dumps
 
@@ -34,7 +35,7 @@ PROBES = Path(__file__).parent / "probes"
 def rank(tmp_path: Path) -> Iterator[int]:
     """A process that answers as NCCL's RAS service."""
     port = free_port()
-    report = (PROBES / "nccl" / "ras_2.28.9_hung.json").read_text()
+    report = ras_answer("2.28.9_hung.json")
     (tmp_path / "json").write_text(report.replace('"pid": 607', '"pid": {PID}').replace('"pid": 608', '"pid": {PID}'))
     process = subprocess.Popen(
         [sys.executable, str(PROBES / "ras_service.py"), str(port), str(tmp_path / "json"), str(tmp_path / "json"), ""],

@@ -20,8 +20,8 @@ from perfwatch.recording.stack_tables import StackNumbers
 from perfwatch.report.formats import named
 from perfwatch.report.story import tell_whole
 from perfwatch.triage.diagnose import diagnose
+from tests.recorded import RECORDINGS, session_of
 
-RECORDINGS = Path(__file__).parent / "triage" / "recordings"
 CASES = (
     "stalled_collective/fires/lock_of_one_who_waits",
     "crashed/lookalike/killed",
@@ -77,7 +77,7 @@ def session(tmp_path: Path) -> Path:
 def test_a_recording_with_extremes_in_it_is_reported_or_refused(session: Path, data: st.DataObject) -> None:
     """Numbers, texts and lists are replaced in one line or in all lines alike: no other error, no endless work."""
     shutil.rmtree(session, ignore_errors=True)
-    shutil.copytree(RECORDINGS / data.draw(st.sampled_from(CASES)), session)
+    session_of(RECORDINGS / data.draw(st.sampled_from(CASES)), session)
     if data.draw(st.booleans()):
         _number_stacks(session / "readings.jsonl")
     files = _lines(session)
@@ -120,7 +120,7 @@ def _typed(*words: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("parents", [(50_000,), (50_001, 50_000)], ids=["own", "each_other"])
 def test_a_cycle_of_parents_ends_every_walk(session: Path, command: str, parents: tuple[int, ...]) -> None:
     """A process that is its own parent, and two that are each other's, with equal start times."""
-    shutil.copytree(RECORDINGS / "crashed/lookalike/killed", session)
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
     files = _lines(session)
     first = files["readings.jsonl"][0]
     for pid, parent in zip((50_000, 50_001), parents, strict=False):
@@ -151,7 +151,7 @@ def test_a_cycle_of_parents_ends_every_walk(session: Path, command: str, parents
 )
 def test_times_that_cannot_be_are_damage(session: Path, name: str, place: tuple[str], value: float) -> None:
     """A session is refused, a line is left out; neither is an internal error."""
-    shutil.copytree(RECORDINGS / "endless_python/fires/endless_python-sleep", session)
+    session_of(RECORDINGS / "endless_python/fires/endless_python-sleep", session)
     files = _lines(session)
     for line in files[name]:
         _put(line, place, value)
@@ -165,7 +165,7 @@ def test_times_that_cannot_be_are_damage(session: Path, name: str, place: tuple[
 
 def test_deep_nesting_in_an_event_is_damage(session: Path) -> None:
     """It would end where something walks through it later."""
-    shutil.copytree(RECORDINGS / "crashed/lookalike/killed", session)
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
     deep = '{"a":' * 500 + "1" + "}" * 500
     event = f'{{"at":1.0,"wall":1.0,"kind":"note","text":"","facts":{{"deep":{deep}}}}}\n'
     (session / "events.jsonl").write_text(event)

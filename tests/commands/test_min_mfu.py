@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-CASE = Path(__file__).parents[1] / "triage" / "recordings" / "gpu_bound" / "fires" / "gpu_bound-run"
+from tests.recorded import RECORDINGS, session_of
+
+CASE = RECORDINGS / "gpu_bound" / "fires" / "gpu_bound-run"
 # The recorded decoder: 8 layers of width 2,048, sequences of 1,024 tokens, 16 of them a step; embeddings of tokens and places
 # are looked up, not multiplied with, and do not count.
 MODEL = ("--params", "419.4e6", "--tokens-per-step", "16384")
@@ -15,8 +18,9 @@ MODEL = ("--params", "419.4e6", "--tokens-per-step", "16384")
 
 def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Judge the recorded training again."""
-    command = [sys.executable, "-m", "perfwatch", "replay", str(CASE), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "perfwatch", "replay", str(session_of(CASE, Path(folder))), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(("least", "code"), [("40", 0), ("50", 60)])

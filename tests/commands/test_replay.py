@@ -15,9 +15,10 @@ from perfwatch.report.exits import exit_code
 from perfwatch.report.moment import last_living_moment, parse_moment, told_first
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
+from tests.recorded import RECORDINGS, session_of
 from tests.sessions import readings, record, session, verdict
 
-CRASHED = Path(__file__).parents[1] / "triage" / "recordings" / "crashed" / "fires" / "awaited_trial"
+CRASHED = RECORDINGS / "crashed" / "fires" / "awaited_trial"
 
 
 def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -101,14 +102,15 @@ def test_a_job_that_goes_on_has_no_end_to_tell() -> None:
     assert asked == [3]
 
 
-def test_a_crash_is_told_as_one() -> None:
+def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
     """With its exit code, and what was said before in a line beside it; --at says what was known."""
-    ended, before = replay(str(CRASHED)), replay(str(CRASHED), "--at", "1", "--json")
+    crashed = str(session_of(CRASHED, tmp_path))
+    ended, before = replay(crashed), replay(crashed, "--at", "1", "--json")
 
     assert ended.returncode == EXIT_CODES["crashed"]
     assert ended.stdout.splitlines()[3].startswith("GONE  crashed")
     assert "while it lived (after" in ended.stdout
-    assert json.loads(replay(str(CRASHED), "--json").stdout)["cause"] == "crashed"
+    assert json.loads(replay(crashed, "--json").stdout)["cause"] == "crashed"
     assert json.loads(before.stdout)["state"] != "gone"
 
 

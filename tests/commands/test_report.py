@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorded import RECORDINGS, session_of
 from tests.sessions import record
 
-CRASHED = Path(__file__).parents[1] / "triage" / "recordings" / "crashed" / "fires" / "awaited_trial"
+CRASHED = RECORDINGS / "crashed" / "fires" / "awaited_trial"
 
 
 def report(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -60,7 +61,7 @@ def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["md", "text", "json", "html"])
 def test_a_crash_is_handed_over_as_one(form: str, tmp_path: Path) -> None:
     """What was said of the living job is a line beside it."""
-    done = report(str(CRASHED), "-o", str(tmp_path / "report"), "-f", form)
+    done = report(str(session_of(CRASHED, tmp_path / "session")), "-o", str(tmp_path / "report"), "-f", form)
     made = (tmp_path / "report").read_text()
 
     assert done.returncode == 0

@@ -25,11 +25,11 @@ from perfwatch.top.viewing import Viewer
 from perfwatch_probes.readings import Steps
 from tests import hostile, simulated_hour
 from tests.end_to_end.conftest import needs_root
+from tests.recorded import RECORDINGS, session_of
 from tests.terminals import PATIENCE_SECONDS, TMUX, environment, terminal
 
 SECONDS = 90.0
 HOME, CLEAR, ALTERNATE_SCREEN = b"\x1b[H", b"\x1b[2J", b"\x1b[?1049h"
-RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 KEYS = "s stacks  v verdict  c capture  q quit"
 with_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
@@ -88,9 +88,8 @@ def test_a_small_screen_gives_the_verdict_a_second_line(session: Path) -> None:
 
 def test_a_watch_that_has_just_begun_is_given_time_to_say_something(tmp_path: Path) -> None:
     """Into a pipe: the recording is looked at again while it grows, until there is a verdict."""
-    folder = shutil.copytree(
-        RECORDINGS / "starved_by_transforms" / "fires" / "starved_by_transforms", tmp_path / "session"
-    )
+    case = RECORDINGS / "starved_by_transforms" / "fires" / "starved_by_transforms"
+    folder = session_of(case, tmp_path / "session")
     readings = (folder / "readings.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "readings.jsonl").write_bytes(b"".join(readings[:10]))
     waited = [0.0]
@@ -189,9 +188,9 @@ def test_a_capture_that_somebody_else_has_begun_is_shown_until_it_is_done(tmp_pa
     assert "brought window.json.gz" in screen(80.0)
 
 
-def test_the_patience_of_a_suspicion_runs_out_before_ones_eyes() -> None:
+def test_the_patience_of_a_suspicion_runs_out_before_ones_eyes(tmp_path: Path) -> None:
     """Two of three ranks wait for the third, since a quarter of a minute: that may be a hang."""
-    screen = shown(RECORDINGS / "starting" / "lookalike" / "two_of_three_ranks", 100, 30)
+    screen = shown(session_of(RECORDINGS / "starting" / "lookalike" / "two_of_three_ranks", tmp_path), 100, 30)
 
     assert re.search(r"suspected hung \(blocked_rendezvous\) \S+ +silent 14 s, decides in 46 s", screen)
 

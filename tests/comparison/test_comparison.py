@@ -1,19 +1,17 @@
 """Two runs side by side: the differences, how sure they are, and whether the runs may be compared at all."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.comparison.comparison import Comparison, Difference, compare
 from perfwatch.comparison.gate import gate
-from perfwatch.recording.recording import Event, Record, Recording, load
+from perfwatch.recording.recording import Event, Record, Recording
 from perfwatch_probes.readings import Gpu, ProcessEnded
 from tests.comparison.runs import TRAINER, run, step_times
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
-
-RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 
 
 def difference(comparison: Comparison, name: str) -> Difference:
@@ -189,7 +187,7 @@ def test_an_empty_recording_is_said_to_be_empty() -> None:
 def test_two_real_runs_on_a_gpu_differ_in_verdict_clock_and_what_the_card_did() -> None:
     """A decoder that fills its card, and a loop that launches too slowly, as they were recorded on one H200."""
     a, b = (
-        load(RECORDINGS / name)
+        load_case(RECORDINGS / name)
         for name in ("gpu_bound/fires/gpu_bound-run", "host_bound_python/fires/host_bound_python")
     )
     both = compare(a, b)
@@ -206,7 +204,7 @@ def test_two_real_runs_on_a_gpu_differ_in_verdict_clock_and_what_the_card_did() 
 
 def test_a_card_of_another_kind_or_driver_is_said_before_the_figures() -> None:
     """The same recording as another card under another driver would have given it."""
-    a = load(RECORDINGS / "gpu_bound/fires/gpu_bound-run")
+    a = load_case(RECORDINGS / "gpu_bound/fires/gpu_bound-run")
     older = tuple(
         structs.replace(one, reading=structs.replace(one.reading, name="NVIDIA A100", driver_version="535.1"))
         if isinstance(one.reading, Gpu)

@@ -1,7 +1,6 @@
 """Many hosts, one verdict: the rank that everybody waits for is named whatever host it is on, and nothing is guessed."""
 
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -12,15 +11,15 @@ from perfwatch.fleet.merge.hosts import HostReport
 from perfwatch.fleet.merge.job_wide import judge_hosts
 from perfwatch.fleet.merge.merging import Part, merge
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.report.folding import as_text
 from perfwatch.triage.diagnose import SURE, diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, Stack, Thread
 from tests.fleet.parts import apart, judged, reports, simulated
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 
-RECORDINGS = Path(__file__).parents[1] / "triage" / "recordings"
 PAGE_LINES = 60
 # Cases of several ranks, and a few of one, whose witnesses are all about processes: several hosts can show them.
 DISTRIBUTED = (
@@ -59,7 +58,7 @@ DISTRIBUTED = (
 @pytest.mark.parametrize("case", DISTRIBUTED)
 def test_ranks_on_hosts_of_their_own_get_the_verdict_that_they_get_on_one_machine(case: str) -> None:
     """State, cause and culprits, each on its host: what a host leaves out of its answer was not needed."""
-    recording, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    recording, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     at = recording.end if at is None else at
     whole, verdict = diagnose(recording, at), judged(apart(recording, at))
 

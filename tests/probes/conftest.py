@@ -11,6 +11,7 @@ import pytest
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from tests.probes.ras_services import Services
+from tests.ttar import unpack
 
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds
 
@@ -26,10 +27,11 @@ def child() -> Iterator[KillableChild]:
     one.close()
 
 
-@pytest.fixture
-def recorded() -> Filesystem:
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Filesystem:
     """A recorded machine: process 4100 sleeps in its main thread, 4101 reads an empty pipe, 4102 waits for a lock."""
-    return Filesystem(proc=Path(__file__).parents[1] / "machine" / "blocked" / "proc")
+    text = (Path(__file__).parent / "blocked_process.ttar").read_text()
+    return Filesystem(proc=unpack(text, tmp_path_factory.mktemp("machine")) / "proc")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch_probes.group_variables import free_port
+from tests.probes.ras_answers import ras_answer
 
-RECORDED = Path(__file__).parent / "nccl"
 PIDS = ("607", "608")  # of the ranks in the report; a service takes their places
 
 
@@ -41,8 +41,8 @@ class Services:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._started: list[Service] = []
-        for name, recorded in (("json", "ras_2.28.9_hung.json"), ("text", "ras_2.28.9_hung.txt")):
-            report = (RECORDED / recorded).read_text()
+        for name, recorded in (("json", "2.28.9_hung.json"), ("text", "2.28.9_hung.txt")):
+            report = ras_answer(recorded)
             for pid in PIDS:
                 report = report.replace(f'"pid": {pid}', '"pid": {PID}').replace(f"process {pid}", "process {PID}")
             (folder / name).write_text(report)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +13,15 @@ from perfwatch_probes.nccl_ras import Job, NcclRasProbe, belonging
 from perfwatch_probes.nccl_report import parse
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Communicator, GroupMember, Reading
+from tests.probes.ras_answers import ras_answer
 from tests.probes.ras_services import Services
 
-RECORDED = Path(__file__).parent / "nccl"
-HUNG = "ras_2.28.9_hung.json"
+HUNG = "2.28.9_hung.json"
 
 
 def recorded(name: str) -> list[Communicator]:
     """The communicators of a recorded answer."""
-    return parse((RECORDED / name).read_text())
+    return parse(ras_answer(name))
 
 
 def test_an_answer_about_another_job_does_not_count() -> None:

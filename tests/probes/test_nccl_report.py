@@ -3,15 +3,13 @@
 2.28.9 is NVIDIA's own build; the other versions were built from their sources, of which src/ras was not touched.
 """
 
-from pathlib import Path
-
 import pytest
 
 from perfwatch_probes.nccl_report import parse
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Communicator, GroupMember
+from tests.probes.ras_answers import ras_answer
 
-RECORDED = Path(__file__).parent / "nccl"
 # What NCCL 2.24 and 2.25 call their one counter, over all kinds of collectives; later ones have a counter for each kind.
 COUNTERS = {
     "2.24.3": "collective", "2.25.1": "collective", "2.26.6": "AllReduce", "2.27.7": "AllReduce", "2.28.9": "AllReduce",
@@ -23,15 +21,13 @@ WITH_JSON = pytest.mark.parametrize("version", ["2.28.9", "2.30.7"])
 
 def recorded(name: str) -> list[Communicator]:
     """The communicators of a recorded answer."""
-    return parse((RECORDED / f"ras_{name}").read_text())
+    return parse(ras_answer(name))
 
 
 def made(version: str, *blocks: str, ranks: int = 8, status: str = "RUNNING", errors: str = "MISMATCH") -> Communicator:
     """What is read from a recorded answer whose one communicator is given other blocks."""
-    head, row, rest = (
-        (RECORDED / f"ras_{version}_hung.txt")
-        .read_text()
-        .partition("    0         1         1         2         2         2   RUNNING  MISMATCH")
+    head, row, rest = ras_answer(f"{version}_hung.txt").partition(
+        "    0         1         1         2         2         2   RUNNING  MISMATCH"
     )
     assert row
     table = f"    0         1         1         {ranks}         {ranks}         {ranks}   {status}  {errors}"
@@ -69,7 +65,7 @@ def test_the_text_names_a_rank_that_was_killed_and_its_process(version: str) -> 
 
     assert (one.size, one.missing) == (2, 1)
     assert (dead.rank, dead.state, dead.host, dead.gpu, dead.launched) == (1, "unresponsive", "192.0.2.2", 1, {})
-    assert f"  Process {dead.pid} on node" in (RECORDED / f"ras_{version}_one_dead.txt").read_text()
+    assert f"  Process {dead.pid} on node" in ras_answer(f"{version}_one_dead.txt")
 
 
 @pytest.mark.parametrize("version", [one for one in COUNTERS if one != "2.28.9"])
@@ -251,7 +247,7 @@ def test_an_error_of_a_rank_is_known_by_its_number() -> None:
 
 def test_a_job_that_has_no_communicator_yet_is_no_trouble() -> None:
     """NCCL 2.24 prints an empty table, later ones a line in its place."""
-    recorded_text = (RECORDED / "ras_2.30.7_healthy_1.txt").read_text()
+    recorded_text = ras_answer("2.30.7_healthy_1.txt")
     head, table = recorded_text.split("Group  ")
     text = f"{head}No communicator data collected!\n\nErrors{table.partition('Errors')[2].partition('Errors')[2]}"
 
@@ -285,14 +281,14 @@ def test_half_a_character_is_none() -> None:
 
 def test_a_text_with_thousands_of_digits_is_refused() -> None:
     """Python does not read them."""
-    whole = (RECORDED / "ras_2.28.9_hung.txt").read_text()
+    whole = ras_answer("2.28.9_hung.txt")
     with pytest.raises(Unavailable):
         parse(whole.replace("managed by process 607", f"managed by process {'6' * 5000}"))
 
 
 def test_every_torn_json_is_refused() -> None:
     """A rank that dies while it answers leaves half of a report."""
-    whole = (RECORDED / "ras_2.28.9_hung.json").read_text()
+    whole = ras_answer("2.28.9_hung.json")
     for length in range(1, len(whole.rstrip()) - 1, 97):
         with pytest.raises(Unavailable):
             parse(whole[:length])
@@ -301,7 +297,7 @@ def test_every_torn_json_is_refused() -> None:
 @VERSIONS
 def test_a_torn_text_is_refused_or_says_nothing_of_counts(version: str) -> None:
     """Never the count of one rank without that of the others."""
-    whole = (RECORDED / f"ras_{version}_hung.txt").read_text()
+    whole = ras_answer(f"{version}_hung.txt")
     for length in range(len(whole) - 1):
         try:
             found = parse(whole[:length])

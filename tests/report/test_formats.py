@@ -13,8 +13,8 @@ from perfwatch.report.formats import FORMATS, ending, named
 from perfwatch.report.moment import last_living_moment
 from perfwatch.report.story import Story, tell
 from tests import hostile, simulated_hour
+from tests.recorded import RECORDINGS, session_of
 
-RECORDINGS = Path(__file__).parent.parent / "triage" / "recordings"
 READABLE = [one.name for one in FORMATS if one.readable]
 
 
@@ -45,9 +45,10 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["html", *READABLE])
-def test_every_form_begins_with_the_verdict(name: str) -> None:
+def test_every_form_begins_with_the_verdict(name: str, tmp_path: Path) -> None:
     """State, cause, culprit, chain, evidence and what was ruled out: nothing of it is lost on the way."""
-    folder = RECORDINGS / "stalled_collective" / "fires" / "stalled_collective-loader-quiet"
+    case = RECORDINGS / "stalled_collective" / "fires" / "stalled_collective-loader-quiet"
+    folder = session_of(case, tmp_path / "session")
     text = re.sub(r"\s+", " ", made(name, folder).replace("\\", ""))
 
     assert "HUNG" in text or '"state":"hung"' in text

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.recording.session import Machine, Session
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch_probes import readings as r
+from tests.recorded import load_case
 
 UUID = "GPU-0"
 LOADER = "/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
@@ -132,7 +133,7 @@ def test_without_looks_at_a_card_there_is_nothing_to_weigh() -> None:
 
 def test_a_known_split_of_a_real_loop_comes_out_within_five_points() -> None:
     """On an H200: 60 % of its idle time for the loader, 40 % at ``.item()``. What its counters tell is 0.15 s old."""
-    recording = load(Path(__file__).parent / "awaited_lines")
+    recording = load_case(Path(__file__).parent / "awaited_lines")
     found = off_gpu(Case(History(recording.records, recording.end), recording.session))
     assert found is not None
     by_line = {"loader": 0.0, "item": 0.0, "else": 0.0}

@@ -12,6 +12,7 @@ from perfwatch.verdict import Verdict
 from perfwatch_probes.flight_record import parse as parse_record
 from perfwatch_probes.nccl_report import parse as parse_report
 from perfwatch_probes.readings import Communicator, Process, Reading, RecordedGroup, Thread
+from tests.probes.ras_answers import ras_answer
 from tests.sessions import session
 
 RECORDED = Path(__file__).parents[1] / "probes" / "nccl"
@@ -35,7 +36,7 @@ def case(*looks: Iterable[Reading], world: int = 2, apart_seconds: float = 3.0, 
 
 def report(name: str, version: str = "2.28.9") -> list[Communicator]:
     """A recorded answer of RAS, its processes known as ours."""
-    found = parse_report((RECORDED / f"ras_{version}_{name}").read_text())
+    found = parse_report(ras_answer(f"{version}_{name}"))
     order = sorted({m.pid for one in found for m in one.members if m.pid is not None})
     ours = dict(zip(order, PIDS.values(), strict=False))
     return [

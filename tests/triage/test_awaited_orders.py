@@ -1,13 +1,12 @@
 """Processes that a loop steps by turns: who waits for the next order is not at work on data."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfwatch_probes.readings import Frame, Reading, Stack
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASES = Path(__file__).parent / "recordings" / "starved_by_transforms" / "lookalike"
+CASES = RECORDINGS / "starved_by_transforms" / "lookalike"
 CASE = CASES / "environments_that_wait_for_orders"
 FETCHES = Frame("fetch_page", "/home/user/train/pages.py", 12)
 

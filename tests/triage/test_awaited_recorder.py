@@ -1,23 +1,16 @@
 """Ranks that are all in one call, whose recorders have not yet told what sizes they mean by it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import ProbeCall
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-CASE = (
-    Path(__file__).parent
-    / "recordings"
-    / "wedged_collective"
-    / "lookalike"
-    / "sizes-that-the-recorders-have-not-told-yet"
-)
+CASE = RECORDINGS / "wedged_collective" / "lookalike" / "sizes-that-the-recorders-have-not-told-yet"
 REFUSED = ProbeCall(
     probe="flight_recorder", entity="rank 0", duration_seconds=4.0, outcome="unavailable", reason="it is silent"
 )
@@ -41,7 +34,7 @@ def test_where_the_recorders_do_not_answer_it_is_blamed_less_surely() -> None:
 
 def test_nor_is_it_waited_for_where_the_look_at_the_job_is_over() -> None:
     """What several hosts have sent holds no question under way."""
-    recording = load(CASE)
+    recording = load_case(CASE)
     conditions = {**recording.session.conditions, "apart_seconds": 0.0}
     sent = replace(recording, session=msgspec.structs.replace(recording.session, conditions=conditions))
 

@@ -1,13 +1,11 @@
 """What a training thread does between its steps that is neither training nor the making of batches in Python."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfwatch_probes.readings import Frame, Reading, Stack
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings"
 CLEANS = RECORDINGS / "serial_loading" / "fires" / "programs_started_for_each_batch"
 EVALUATES = RECORDINGS / "cpu_training" / "fires" / "evaluations_every_few_steps"
 GRADIENTS = "decorate_context"

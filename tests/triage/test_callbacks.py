@@ -1,24 +1,23 @@
 """A callback that a card's stream waits for, and that waits for a lock of whoever waits for the card; and its look-alikes."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import GpuActivity, Reading, SourceLine, Stack
+from tests.recorded import RECORDINGS, load_case
 
-FOLDER = Path(__file__).parent / "recordings" / "deadlocked_locks" / "fires" / "callback_of_a_card"
+FOLDER = RECORDINGS / "deadlocked_locks" / "fires" / "callback_of_a_card"
 
 
 def judged(change: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
     """The recorded job, with readings changed."""
-    whole, at = load(FOLDER), expected_of(FOLDER).at
+    whole, at = load_case(FOLDER), expected_of(FOLDER).at
     history = History()
     for one in whole.records:
         if one.at <= at:

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from perfwatch.recording.recording import load as recorded_case
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
@@ -26,6 +24,7 @@ from perfwatch_probes.readings import (
     Thread,
 )
 from tests.cards import LOADS, UUID, bound, h200, history_until, load, under
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, TRAIN, Training, level
 from tests.triage.retold import retold
@@ -397,7 +396,7 @@ def test_zeros_beside_a_look_that_saw_a_kernel_are_believed() -> None:
     assert verdict.silent_seconds == pytest.approx(6.0, abs=0.5)
 
 
-EXPOSED = Path(__file__).parent / "recordings" / "exposed_communication" / "fires" / "through_host_memory"
+EXPOSED = RECORDINGS / "exposed_communication" / "fires" / "through_host_memory"
 judged = partial(retold, EXPOSED)
 
 
@@ -432,7 +431,7 @@ def test_links_that_are_up_and_not_used_are_reported() -> None:
 
 def test_communication_is_less_sure_where_the_hosts_do_not_wait() -> None:
     """The cards alone tell that much goes to and fro, and not for whom."""
-    stacks = [one.reading for one in recorded_case(EXPOSED).records if isinstance(one.reading, Stack)]
+    stacks = [one.reading for one in load_case(EXPOSED).records if isinstance(one.reading, Stack)]
     launches = next(one.frames for one in stacks if any("linear.py" in frame.file for frame in one.frames))
 
     def elsewhere(reading: Reading) -> Reading:

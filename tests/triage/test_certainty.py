@@ -1,13 +1,12 @@
 """How sure a verdict is: each independent source that is taken away lowers it, none raises it, and a trace that agrees makes surer."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfwatch.gauntlet.recorded import cases, expected_of
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
@@ -15,9 +14,9 @@ from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding, Verdict
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import HostShare, KernelShare, SourceLine, SyncPoint, TorchTrace
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 
-RECORDINGS = Path(__file__).parent / "recordings"
 HUNG = [
     str(case.relative_to(RECORDINGS))
     for case in cases(RECORDINGS)
@@ -54,7 +53,7 @@ def without(recording: Recording, *kinds: type[r.Reading]) -> Recording:
 @pytest.mark.parametrize("case", HUNG)
 def test_whatever_is_not_read_no_hang_becomes_surer(case: str) -> None:
     """One kind of reading after the other is left out; the same cause is at most as sure, and without some of them less."""
-    whole, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    whole, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     full = diagnose(whole, at)
     less = [diagnose(without(whole, kind), at) for kind in {type(one.reading) for one in whole.records}]
     same = [one.confidence if one.cause == full.cause else 0.0 for one in less]
@@ -66,7 +65,7 @@ def test_whatever_is_not_read_no_hang_becomes_surer(case: str) -> None:
 @pytest.mark.parametrize("case", UNCAPPED)
 def test_each_witness_that_is_cited_counts(case: str) -> None:
     """Without what it was read from, the same cause is less sure, or nothing is said."""
-    whole, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    whole, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     full = diagnose(whole, at)
     cited = {READ_FROM[one.witness] for one in full.evidence if one.witness in READ_FROM}
     flat = [kind.__name__ for kind in cited if diagnose(without(whole, kind), at).confidence >= full.confidence]

@@ -7,12 +7,13 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 
-CASES = Path(__file__).parent / "recordings" / "contended_lock" / "fires"
+CASES = RECORDINGS / "contended_lock" / "fires"
 RESTS = CASES / "holder_rests"
 PREFETCH, DECODE = 9001, 9002
 DECODES = (Frame("decode", "/home/user/prefetch.py", 8), Frame("run", "/usr/lib/python3.11/threading.py", 982))
@@ -23,7 +24,7 @@ def told(case: Path, *busy: int, lines: bool = True, acquires: bool = False, rea
 
     Its holder's lines may not have been read, or it may take its lock by ``acquire``; those of the others may have been read.
     """
-    recording, at = load(case), expected_of(case).at
+    recording, at = load_case(case), expected_of(case).at
     kept = [one for one in recording.records if lines or not _is_inside(one.reading)]
     kept = [_by_acquire(one) if acquires else one for one in kept]
     kept += (

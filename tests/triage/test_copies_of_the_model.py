@@ -1,13 +1,12 @@
 """Copies of the model in memory, as those make who keep its best weights, are told where they take a good part of the time."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfwatch_probes.readings import Reading, SourceLine, Stack
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "slow_checkpoint" / "fires" / "copies_of_the_best_weights"
+CASE = RECORDINGS / "slow_checkpoint" / "fires" / "copies_of_the_best_weights"
 FILE = "/home/user/train/c11.py"
 KEEPS = "self.model = {name: weight.clone() for name, weight in model.state_dict().items()}"
 

@@ -1,17 +1,14 @@
 """What a line or a share alone would say is asked of the kernel, or of the other ranks, before it is reported with confidence."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.training import level
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings"
 PRINT = RECORDINGS / "slow_output" / "lookalike" / "arithmetic_in_a_print"
 TURNS = RECORDINGS / "straggling_rank" / "lookalike" / "late_by_turns"
 HOOK = RECORDINGS / "straggling_rank" / "fires" / "hook_that_asks_a_server"
@@ -70,7 +67,7 @@ def test_a_save_in_a_loop_that_trains_nothing_may_be_tried_again_and_again(
             return reading
         return msgspec.structs.replace(reading, loops=loops, loop_calls=calls, calls_unnamed=False)
 
-    stacks = (one.reading for one in load(SAVES).records if isinstance(one.reading, Stack))
+    stacks = (one.reading for one in load_case(SAVES).records if isinstance(one.reading, Stack))
     lines = {
         (frame.file, frame.line)
         for stack in stacks

@@ -1,20 +1,19 @@
 """A worker that asks again and again for what does not come: one look that cost more than the others ends no suspicion, several do."""
 
 from itertools import accumulate
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold, same
 
-CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "retries_for_a_shard_that_is_gone"
+CASE = RECORDINGS / "stuck_worker" / "fires" / "retries_for_a_shard_that_is_gone"
 USUAL = 8
 LAST = next(
     one.reading
-    for one in reversed(load(CASE).records)
+    for one in reversed(load_case(CASE).records)
     if isinstance(one.reading, Thread) and one.reading.name == "pt_data_worker" and one.reading.pid == one.reading.tid
 )
 

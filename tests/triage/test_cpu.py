@@ -1,20 +1,17 @@
 """Whose threads count where ranks share the CPUs of a machine, and where each has CPUs of its own; what a crowd may be called."""
 
-from pathlib import Path
-
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Affinity, Process, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER
 
 NODE = tuple(range(8))
-RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def ranks(*cpus: tuple[int, ...], beside: tuple[int, float, float] | None = None) -> Verdict:
@@ -83,7 +80,7 @@ def test_who_asks_for_little_and_who_is_not_of_the_job_crowds_nobody(beside: tup
 
 def test_a_crowd_of_workers_with_one_thread_each_is_told_with_doubt() -> None:
     """There may be too much to do for these CPUs, whoever does it: two workers in place of five would bring no more."""
-    recording = load(RECORDINGS / "oversubscribed_threads" / "fires" / "five_workers_of_one_thread")
+    recording = load_case(RECORDINGS / "oversubscribed_threads" / "fires" / "five_workers_of_one_thread")
 
     verdict = diagnose(recording, 6.0)
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import GIVING, Descriptor, Frame, Reading, SourceLine, Stack, Steps, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.training import FORWARD, PID, SLEEP, TRAIN, Training, confidence_in
 from tests.triage.rank_looks import (
     FIRST,
@@ -29,7 +29,6 @@ from tests.triage.rank_looks import (
 )
 from tests.triage.retold import retold, same
 
-RECORDINGS = Path(__file__).parent / "recordings"
 LOCK = RECORDINGS / "contended_lock" / "fires" / "workers_share_a_lock_in_memory"
 SERVER = RECORDINGS / "starved_by_transforms" / "fires" / "a_server_of_the_job"
 BUFFER = RECORDINGS / "starved_by_transforms" / "fires" / "waits_for_a_free_buffer"
@@ -86,7 +85,7 @@ def test_workers_that_seldom_wait_for_their_lock_compute() -> None:
             return reading
         return msgspec.structs.replace(reading, frames=(decodes, *reading.frames[2:]))
 
-    stacks = (one.reading for one in load(LOCK).records if isinstance(one.reading, Stack))
+    stacks = (one.reading for one in load_case(LOCK).records if isinstance(one.reading, Stack))
     decodes = next(one.frames[0] for one in stacks if one.frames and one.frames[0].function == "Locked.decode")
 
     assert retold(LOCK).cause == "contended_lock"
@@ -164,7 +163,7 @@ def test_a_lock_whose_holder_waits_for_the_one_that_asks_for_it_is_a_cycle() -> 
 def test_a_lock_that_a_thread_takes_twice_is_told_so_and_those_who_wait_beside_it_are_victims() -> None:
     """Unless one of them stands within a ``with`` of that name: then it may have it."""
 
-    stacks = (one.reading for one in load(TWICE).records if isinstance(one.reading, Stack))
+    stacks = (one.reading for one in load_case(TWICE).records if isinstance(one.reading, Stack))
     main = next(frame for one in stacks for frame in one.frames if frame.function == "main")
     within = SourceLine(file=main.file, line=main.line, text="rpc.shutdown()", within=("self.lock",))
 
@@ -221,7 +220,7 @@ LET_GO_ON = [
 
 def told_otherwise(case: Path, instead: str = PUTS, asks: str = GETS) -> Verdict:
     """With another call in place of the one that puts into the queue, or of the one that takes from it."""
-    recording = load(case)
+    recording = load_case(case)
     records = [
         msgspec.structs.replace(one, reading=_with(one.reading, {PUTS: instead, GETS: asks}))
         if isinstance(one.reading, SourceLine)

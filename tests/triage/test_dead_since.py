@@ -2,23 +2,22 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Process, ProcessEnded
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "dead_worker" / "fires" / "dead_before_we_came"
+CASE = RECORDINGS / "dead_worker" / "fires" / "dead_before_we_came"
 PRODUCER = 14607
 RAN_AGO = 3.3  # as the kernel said when it was recorded, after 1.3 s
 
 
 def test_who_came_when_it_was_dead_already_hears_how_long_the_waiting_one_has_not_run() -> None:
     """Not how long we have watched it."""
-    verdict = diagnose(load(CASE), expected_of(CASE).at)
+    verdict = diagnose(load_case(CASE), expected_of(CASE).at)
 
     assert verdict.silent_seconds == RAN_AGO
     assert verdict.onset is not None
@@ -27,7 +26,7 @@ def test_who_came_when_it_was_dead_already_hears_how_long_the_waiting_one_has_no
 
 def test_a_process_that_worked_until_its_end_was_watched_was_waited_for_in_good_faith() -> None:
     """A zombie has no command line; this one had: it was alive when it was first seen."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
 
     def alive(reading: Process) -> Process:
         return msgspec.structs.replace(reading, command=("python", "train.py"))
@@ -49,7 +48,7 @@ def test_a_process_that_worked_until_its_end_was_watched_was_waited_for_in_good_
 def test_who_fills_a_queue_beside_the_one_that_ended_is_not_said_to_wait_for_it() -> None:
     """It waits for room; the training thread waits for more from the other, and is named with the dead."""
     case = CASE.parent / "reader_that_left_its_queue"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert verdict.cause == "dead_worker"
     assert (

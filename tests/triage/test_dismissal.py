@@ -1,12 +1,10 @@
 """A parameter server of torch's RPC waits in ``shutdown()`` until all others have come to it: it hangs only if they do."""
 
-from pathlib import Path
-
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch_probes.readings import Frame, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import (
     BEGAN,
     FIRST,
@@ -27,7 +25,6 @@ from tests.triage.rank_looks import (
     uses,
 )
 
-RECORDINGS = Path(__file__).parent / "recordings"
 API = TORCH + "distributed/rpc/api.py"
 SERVES: Frames = (  # torch 2.13
     Frame("wait", LIB + "threading.py", 327),
@@ -87,6 +84,6 @@ def test_where_all_have_come_and_it_does_not_end_it_hangs() -> None:
 def test_a_real_server_beside_a_trainer_is_no_part_of_what_is_judged() -> None:
     """Its transport looks for messages at half a core, for which nobody waits."""
     case = RECORDINGS / "waiting_on_work" / "lookalike" / "parameter_server"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")

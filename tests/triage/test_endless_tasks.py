@@ -1,17 +1,15 @@
 """A task that never returns gives nobody a result: who waits for a pool does not wait for the service that runs in another one."""
 
-from pathlib import Path
-
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch_probes.readings import SourceLine, Stack
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold, same
 
-CASE = Path(__file__).parent / "recordings" / "deadlocked_locks" / "lookalike" / "pool_that_may_wait_for_another_pool"
+CASE = RECORDINGS / "deadlocked_locks" / "lookalike" / "pool_that_may_wait_for_another_pool"
 FILE = next(
     frame.file
-    for one in load(CASE).records
+    for one in load_case(CASE).records
     if isinstance(one.reading, Stack)
     for frame in one.reading.frames
     if frame.file.endswith("p01_triplets.py")

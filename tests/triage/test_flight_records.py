@@ -2,14 +2,12 @@
 
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
@@ -31,12 +29,12 @@ from perfwatch_probes.readings import (
     Steps,
 )
 from tests.probes.flight_dumps import call, written
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import level
 from tests.triage.group_looks import PIDS, accused, said
 from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, STOPPED, job, judged, looks, stands
 
-RECORDINGS = Path(__file__).parent / "recordings"
 FIRES = RECORDINGS / "mismatched_collective" / "fires"
 STALLED = ("stalled_collective", [1])
 NO_ACCUSATION: tuple[None, list[int | None]] = (None, [])
@@ -259,7 +257,7 @@ def test_a_rank_that_has_fallen_silent_has_not_gone_on() -> None:
 
 def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
     """The recorders say that both ranks are in one call; on one card something else is resident, before it."""
-    recorded = load(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
+    recorded = load_case(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
     cards = sorted({one.reading.uuid for one in recorded.records if isinstance(one.reading, GpuActivity)})
     other = tuple(
         structs.replace(one, reading=structs.replace(one.reading, sm_active=0.18))
@@ -276,7 +274,7 @@ def test_a_card_in_another_kernel_is_not_called_a_wedge() -> None:
 
 def test_a_wedge_is_less_sure_where_the_recorders_were_not_read() -> None:
     """RAS counts the calls, which stand level; that all mean the same size only the recorders tell."""
-    recorded = load(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
+    recorded = load_case(RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl")
     counts = tuple(one for one in recorded.records if not isinstance(one.reading, RecordedGroup))
     whole, counted = diagnose(recorded, 60.0), diagnose(replace(recorded, records=counts), 60.0)
 
@@ -287,7 +285,7 @@ def test_a_wedge_is_less_sure_where_the_recorders_were_not_read() -> None:
 
 def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() -> None:
     """Three agree; of two it would not be known which is wrong."""
-    recording = load(FIRES / "nccl-sizes-four")
+    recording = load_case(FIRES / "nccl-sizes-four")
     verdict = judge(Case(History(recording.records, recording.end), recording.session))
 
     assert [culprit.rank for culprit in verdict.culprits] == [1]
@@ -296,7 +294,7 @@ def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() 
 
 def test_ranks_that_wait_in_different_calls_are_not_said_to_wait_in_the_same_one() -> None:
     """Two of four have left already; RAS counts what the other two have called."""
-    recording = load(FIRES / "nccl-four")
+    recording = load_case(FIRES / "nccl-four")
     verdict = judge(Case(History(recording.records, recording.end), recording.session))
 
     assert verdict.culprits[0].rank == 0
@@ -309,7 +307,7 @@ MOMENTS = 24
 
 def rests(name: str, at: float) -> bool:
     """True if at this moment of a recorded case the ranks' recorders may be asked."""
-    whole = load(RECORDINGS / name)
+    whole = load_case(RECORDINGS / name)
     return at_rest(Case(History(whole.records, at), whole.session, whole.events))
 
 
@@ -345,6 +343,6 @@ def test_recorders_of_ranks_that_wait_for_each_other_are_asked(name: str) -> Non
 )
 def test_recorders_of_a_job_that_goes_on_are_asked_at_no_moment(name: str) -> None:
     """Not while it starts, makes steps, evaluates or saves, nor while one rank is late."""
-    end = load(RECORDINGS / name).end
+    end = load_case(RECORDINGS / name).end
 
     assert [at for number in range(1, MOMENTS + 1) if rests(name, at := end * number / MOMENTS)] == []

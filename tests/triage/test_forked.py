@@ -1,17 +1,16 @@
 """Forks of a pool that wait for a lock which a thread of their parent held: who is named, and what is advised."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Process, Reading, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "pool_forked_under_a_lock"
+CASE = RECORDINGS / "stuck_worker" / "fires" / "pool_forked_under_a_lock"
 TRAINER, FIRST, SECOND = 24161, 24183, 24184
 
 
@@ -74,4 +73,4 @@ def test_two_locks_in_one_process_are_not_laid_to_its_fork() -> None:
     """There another thread of the worker holds what it waits for."""
     case = CASE.parent / "two_locks_in_opposite_order"
 
-    assert not [one for one in diagnose(load(case), expected_of(case).at).next if "fork of" in one]
+    assert not [one for one in diagnose(load_case(case), expected_of(case).at).next if "fork of" in one]

@@ -1,27 +1,25 @@
 """A full pipe to a process of the job: both ends are named, where the reader stands at something else."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Process, Reading, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "child_that_does_not_read"
-WRITER = load(CASE).session.root_pids[0]
+CASE = RECORDINGS / "blocked_pipe" / "fires" / "child_that_does_not_read"
+WRITER = load_case(CASE).session.root_pids[0]
 READER = next(
     one.reading.pid
-    for one in load(CASE).records
+    for one in load_case(CASE).records
     if isinstance(one.reading, Process) and one.reading.parent_pid == WRITER
 )
 
 
 def judged(wait: Wait | None = None, command: tuple[str, ...] | None = None) -> Verdict:
     """The recorded child that sleeps beside a full pipe, with another wait or another command."""
-    pipe = next(one.reading for one in load(CASE).records if isinstance(one.reading, Descriptor))
+    pipe = next(one.reading for one in load_case(CASE).records if isinstance(one.reading, Descriptor))
     ends = msgspec.structs.replace(pipe, pid=READER, fd=0, access="r")
 
     def told(reading: Reading) -> Reading:
@@ -60,7 +58,7 @@ def test_a_reader_that_naps_or_reads_that_very_pipe_is_not_one_that_does_not_rea
 def test_a_worker_that_does_not_take_its_tasks_is_a_stuck_worker() -> None:
     """The pipe is the queue of ``multiprocessing`` then."""
     own = next(
-        one.reading for one in load(CASE).records if isinstance(one.reading, Process) and one.reading.pid == WRITER
+        one.reading for one in load_case(CASE).records if isinstance(one.reading, Process) and one.reading.pid == WRITER
     )
 
     verdict = judged(command=own.command)

@@ -1,14 +1,14 @@
 """A process that waits for room in a queue of multiprocessing, whose reader waits for it: two actors and their learner."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from perfwatch_probes.readings import Frame, Reading, Stack
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASES = Path(__file__).parent / "recordings"
+CASES = RECORDINGS
 CASE = CASES / "stuck_worker" / "fires" / "room_in_a_queue_of_the_reader"
 LEARNER, ACTOR = 17214, 17217
 

@@ -1,21 +1,21 @@
 """A full /dev/shm beside workers that end in order: they may fail for want of room, or be started anew for each epoch."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Host
+from tests.recorded import RECORDINGS, load_case
 
-RESPAWNS = Path(__file__).parent / "recordings" / "worker_respawn" / "fires" / "worker_respawn"
+RESPAWNS = RECORDINGS / "worker_respawn" / "fires" / "worker_respawn"
 
 
 def test_workers_of_each_epoch_beside_a_data_set_in_shared_memory_leave_it_unsure() -> None:
     """No worker died, and no file found no room."""
-    whole = load(RESPAWNS)
+    whole = load_case(RESPAWNS)
     full = tuple(_filled(one) for one in whole.records)
     verdict = diagnose(replace(whole, records=full), expected_of(RESPAWNS).at)
 

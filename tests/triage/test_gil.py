@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Reading, Stack, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "contended_lock" / "fires" / "telemetry_thread"
+CASE = RECORDINGS / "contended_lock" / "fires" / "telemetry_thread"
 TRAINER, HELPER = 14135, 14137
 POLLS = (
     Frame("get", "/usr/lib/python3.11/queue.py", 180),
@@ -22,7 +21,7 @@ POLLS = (
 
 def judged(change: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
     """What is said of the job once every reading of it is changed."""
-    whole = load(CASE)
+    whole = load_case(CASE)
     records = tuple(msgspec.structs.replace(one, reading=change(one.reading)) for one in whole.records)
     return diagnose(replace(whole, records=records))
 

@@ -1,14 +1,12 @@
 """A terminal that takes no more (Ctrl-S) is told from one at which somebody should type."""
 
-from pathlib import Path
-
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
+from tests.recorded import RECORDINGS, load_case
 
-CASES = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires"
+CASES = RECORDINGS / "blocked_pipe" / "fires"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +21,7 @@ CASES = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires"
 )
 def test_who_writes_to_a_held_terminal_is_named_with_the_key_that_lets_it_go_on(case: str, writer: str) -> None:
     """Nobody is asked to type an answer; in the second case the training thread waits for the lock that the writer holds."""
-    verdict = diagnose(load(CASES / case), expected_of(CASES / case).at)
+    verdict = diagnose(load_case(CASES / case), expected_of(CASES / case).at)
 
     assert verdict.summary.startswith(writer)
     assert "takes no more: Ctrl-S was typed there" in verdict.summary

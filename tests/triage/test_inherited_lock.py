@@ -1,10 +1,9 @@
 """A lock on a file that a child inherited with the opening, while its parent opens the file again and waits for it."""
 
-from pathlib import Path
-
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASES = Path(__file__).parent / "recordings" / "waiting_for_file" / "fires"
+CASES = RECORDINGS / "waiting_for_file" / "fires"
 ADVICE = "take the lock once"
 
 

@@ -1,15 +1,14 @@
 """A backward pass that takes all the time is told as a growing graph only where its line keeps the graph and memory grows."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfwatch_probes.readings import ProcessUsage, Reading, SourceLine
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings" / "regressed"
-CASE = RECORDINGS / "fires" / "graph_carried_through_the_steps"
-MANY_LOSSES = RECORDINGS / "lookalike" / "many_losses_of_one_graph"
+CASES = RECORDINGS / "regressed"
+CASE = CASES / "fires" / "graph_carried_through_the_steps"
+MANY_LOSSES = CASES / "lookalike" / "many_losses_of_one_graph"
 
 
 def test_a_graph_that_is_carried_through_the_steps_is_told_with_its_line_and_the_way_out() -> None:

@@ -1,12 +1,11 @@
 """Who collects experience from processes of its own is told which of them is late, and who steps in its own process is not."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASES = Path(__file__).parent / "recordings" / "evaluating" / "fires"
+CASES = RECORDINGS / "evaluating" / "fires"
 
 
 @pytest.mark.parametrize(

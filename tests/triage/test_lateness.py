@@ -1,28 +1,28 @@
 """A straggler is named together with what holds it back: its loader, its card, its CPUs, or its own line."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Stack, Thread
 from tests.cards import bound, h200, under
+from tests.recorded import RECORDINGS, load_case
 from tests.training import TRAIN, confidence_in
 
-FIRES = Path(__file__).parent / "recordings" / "straggling_rank" / "fires"
+FIRES = RECORDINGS / "straggling_rank" / "fires"
 
 
 def judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
     """A recorded case, possibly with other readings."""
-    recording = load(FIRES / name)
+    recording = load_case(FIRES / name)
     at = expected_of(FIRES / name).at
     changed: Recording = recording if records is None else replace(recording, records=records)
     return diagnose(changed.until(at), at)
@@ -76,7 +76,7 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so(case: str) -> None:
         delay = thread.run_seconds if thread.pid == late else 0.0
         return structs.replace(record, reading=structs.replace(thread, run_delay_seconds=delay))
 
-    verdict = judged(case, tuple(map(crowded, load(FIRES / case).records)))
+    verdict = judged(case, tuple(map(crowded, load_case(FIRES / case).records)))
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
     assert "waits for a CPU 50%" in verdict.summary
@@ -103,7 +103,7 @@ def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_may_wait_for_it(
 )
 def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, late_one: bool) -> None:
     """Where their hosts wait differs by chance; a card whose host is late is free, or has more to do."""
-    recording, at = load(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
+    recording, at = load_case(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
     history = History(recording.until(at).records, at)
     ranks = Case(history, recording.session, recording.events).ranks
     late = judged("straggling_rank").culprits[0].pid
@@ -121,7 +121,7 @@ def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, la
 @pytest.mark.parametrize(("every", "late"), [(20, True), (5, False)])
 def test_a_rank_that_has_just_begun_is_not_late(every: int, late: bool) -> None:
     """The others wait for it once, while it imports its modules: in each fifth sample, that is, and not in each twentieth."""
-    recording = load(FIRES / "straggling_rank-masked")
+    recording = load_case(FIRES / "straggling_rank-masked")
     its = judged("straggling_rank-masked").culprits[0].pid
     imports = (Frame("_handle_fromlist", "<frozen importlib._bootstrap>", 1415), Frame("main", TRAIN, 3))
     records, seen = [], 0

@@ -1,15 +1,15 @@
 """Ranks that wait for one which has left: soon hung where nothing can come of it, and watched for longer where it may."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Traffic
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "slow_output" / "lookalike" / "nccl-four_prints"
+CASE = RECORDINGS / "slow_output" / "lookalike" / "nccl-four_prints"
 AT = 20.0
 
 
@@ -20,7 +20,7 @@ def test_three_cards_that_poll_may_talk_to_each_other_unless_nothing_is_sent(
     bytes_per_second: int | None, state: str
 ) -> None:
     """Of four recorded ranks one destroys its group: the other three may be in a long collective of their own."""
-    seen = load(CASE).until(AT)
+    seen = load_case(CASE).until(AT)
     ranks = {one.pid for one in diagnose(seen, AT).culprits}
     looks = () if bytes_per_second is None else (8.0, 12.0, 16.0, 20.0)
     sums = tuple(

@@ -1,16 +1,16 @@
 """Whoever waits for a lock is not told as hung while its owner works, be it with a CPU or with data."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Descriptor, ProcessUsage
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "waiting_for_file" / "fires" / "waiting_for_file-flock-masked"
+CASE = RECORDINGS / "waiting_for_file" / "fires" / "waiting_for_file-flock-masked"
 SECONDS = 4.0  # between two looks at the owner
 
 
@@ -22,7 +22,7 @@ def test_an_owner_that_computes_or_writes_will_let_the_lock_go(
     cpu_seconds: float, written_bytes: int, state: str | None
 ) -> None:
     """A heartbeat is no work."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
     owner = next(
         pid for one in recording.records if isinstance(one.reading, Descriptor) for pid in one.reading.lock_holders
     )

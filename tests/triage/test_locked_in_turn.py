@@ -1,14 +1,13 @@
 """Workers that wait for a file's lock are told as what they are only where they have it in turn."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from perfwatch_probes.readings import Descriptor, Reading
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "contended_lock" / "fires" / "table_that_workers_lock"
+CASE = RECORDINGS / "contended_lock" / "fires" / "table_that_workers_lock"
 
 
 @pytest.mark.parametrize(

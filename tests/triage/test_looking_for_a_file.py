@@ -1,18 +1,17 @@
 """Ranks that look for a lock file again and again: whether one of them hangs depends on what the others do meanwhile."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.rules.waiting_for_file import UNOWNED
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,
@@ -32,9 +31,7 @@ from tests.triage.rank_looks import (
     uses,
 )
 
-BUILDS_UNDER_A_LOCK = (
-    Path(__file__).parent / "recordings" / "waiting_on_work" / "fires" / "rank_that_builds_under_a_lock_file"
-)
+BUILDS_UNDER_A_LOCK = RECORDINGS / "waiting_on_work" / "fires" / "rank_that_builds_under_a_lock_file"
 TAKES = (Frame("acquire", LIB + "site-packages/filelock/_api.py", 300), Frame("prepare", TRAIN, 30), MODULE)
 BUILDS: tuple[Frames, ...] = tuple((Frame("build", TRAIN, 40 + line), MODULE) for line in range(3))
 STARTS = (Frame("wait", LIB + "subprocess.py", 1264), Frame("compile_ops", TRAIN, 50), MODULE)
@@ -87,7 +84,7 @@ def test_who_waits_for_a_lock_file_is_no_hang_while_another_rank_works(
 
 def test_a_rank_that_waits_for_another_ones_lock_file_is_not_even_suspected() -> None:
     """Recorded: the first rank lets a child compress a corpus under a FileLock, for which the other one waits."""
-    verdict = diagnose(load(BUILDS_UNDER_A_LOCK), expected_of(BUILDS_UNDER_A_LOCK).at)
+    verdict = diagnose(load_case(BUILDS_UNDER_A_LOCK), expected_of(BUILDS_UNDER_A_LOCK).at)
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert verdict.findings == ()

@@ -7,19 +7,20 @@ import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Reading, SourceLine, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-FILTERS = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "stuck_worker-filter"
+FILTERS = RECORDINGS / "stuck_worker" / "fires" / "stuck_worker-filter"
 GENERATOR = "Reviews.stream"
 
 
 def judged_with(outside: int) -> Verdict:
     """The recorded filter, every ``outside``-th stack of whose generator is taken in the loop that goes through it."""
-    recording, at = load(FILTERS), expected_of(FILTERS).at
+    recording, at = load_case(FILTERS), expected_of(FILTERS).at
     file = next(r.reading.file for r in recording.records if isinstance(r.reading, SourceLine))
     header = SourceLine(file=file, line=24, text="for review in self.stream():", calls=("self.stream",), loops=("for",))
     changed, seen = [Record(at=0.2, wall=recording.records[0].wall, reading=header)], 0
@@ -53,7 +54,7 @@ def test_a_loop_that_is_mostly_in_its_own_body_is_not_its_generator() -> None:
 def test_a_worker_that_stays_in_one_call_is_not_what_the_loop_around_it_says() -> None:
     """A regular expression gone wild below a ``for`` loop; a call that lets the GIL go is long work, until proved otherwise."""
     case = FILTERS.parent / "expression_gone_wild"
-    recording, at = load(case), expected_of(case).at
+    recording, at = load_case(case), expected_of(case).at
 
     let_go = tuple(
         structs.replace(one, reading=structs.replace(one.reading, owns_gil=False))
@@ -69,7 +70,7 @@ def test_a_worker_that_stays_in_one_call_is_not_what_the_loop_around_it_says() -
 def test_one_call_that_costs_more_than_all_that_the_others_did_is_given_half_the_hang_timeout() -> None:
     """Where the other workers have computed as long on theirs, it may be a heavy batch: half a minute is not enough."""
     case = FILTERS.parent / "expression_costs_more_than_all_else"
-    recording, at = load(case), expected_of(case).at
+    recording, at = load_case(case), expected_of(case).at
     worker = next(one for one in diagnose(recording, at).culprits).pid
 
     heavy = tuple(
@@ -117,7 +118,7 @@ def test_only_what_a_pattern_is_asked_for_is_given_up_after_half_the_hang_timeou
 def test_a_loop_that_reads_data_itself_comes_to_its_end(case: str) -> None:
     """Recorded loops without an end, had they read two megabytes a second meanwhile: a buffer fills, or a file is counted."""
     folder = FILTERS.parents[2] / case
-    recording, at = load(folder), expected_of(folder).at
+    recording, at = load_case(folder), expected_of(folder).at
     reads = tuple(
         structs.replace(one, reading=structs.replace(one.reading, read_chars=int(2e6 * one.at)))
         if isinstance(one.reading, Thread)

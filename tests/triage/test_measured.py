@@ -1,16 +1,16 @@
 """While ncu measures the job, which stands still for it, perfwatch does not call that a hang."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import CaptureWindow
+from tests.recorded import RECORDINGS, load_case
 
-DEADLOCK = next((Path(__file__).parent / "recordings" / "deadlocked_locks" / "fires").glob("*/expected.json")).parent
+DEADLOCK = RECORDINGS / "deadlocked_locks" / "fires" / "deadlocked_locks"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ DEADLOCK = next((Path(__file__).parent / "recordings" / "deadlocked_locks" / "fi
 )
 def test_a_job_that_ncu_measures_is_not_called_hung(kind: str, at_work: bool, ago_seconds: float, state: str) -> None:
     """Nor until it steps again, or for minutes; a window of torch's own profiler stops nobody."""
-    recording, at = load(DEADLOCK), expected_of(DEADLOCK).at
+    recording, at = load_case(DEADLOCK), expected_of(DEADLOCK).at
     window = Record(at=at - ago_seconds, wall=0.0, reading=CaptureWindow(kind=kind, at_work=at_work))
     verdict = diagnose(replace(recording, records=(window, *recording.records)), at)
 

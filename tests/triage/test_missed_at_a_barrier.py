@@ -1,18 +1,18 @@
 """Processes that wait for each other at a barrier, one of which has ended: who is missed, why it ended, and where to look."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Recording, load
+from perfwatch.recording.recording import Recording
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, ProcessEnded, Stack, Traceback
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings" / "dead_worker" / "fires"
-CASE, MISSED = RECORDINGS / "missed_at_a_barrier", 23866
+CASES = RECORDINGS / "dead_worker" / "fires"
+CASE, MISSED = CASES / "missed_at_a_barrier", 23866
 
 
 def judged(recording: Recording) -> Verdict:
@@ -22,7 +22,7 @@ def judged(recording: Recording) -> Verdict:
 
 def ended(**how: int | None) -> Recording:
     """The case, where the one that is missed ended in another way."""
-    recording = load(CASE)
+    recording = load_case(CASE)
     records = tuple(
         msgspec.structs.replace(one, reading=msgspec.structs.replace(one.reading, **{"exit_code": None, **how}))
         if isinstance(one.reading, ProcessEnded) and one.reading.pid == MISSED
@@ -34,7 +34,7 @@ def ended(**how: int | None) -> Recording:
 
 def test_who_is_missed_is_told_with_its_exit_code_and_no_lock_is_spoken_of() -> None:
     """A worker raised; two others wait in ``Barrier.wait``."""
-    verdict = judged(load(CASE))
+    verdict = judged(load_case(CASE))
 
     assert (
         "at worker (train.py:41) waits at a barrier for process 23866, which has ended (exited with code 1"
@@ -62,7 +62,7 @@ def test_one_that_left_as_it_should_is_missed_all_the_same() -> None:
 
 def test_its_last_words_are_shown_where_the_agent_kept_them() -> None:
     """Most are printed by multiprocessing itself, and nobody but the job's stderr has them."""
-    recording = load(CASE)
+    recording = load_case(CASE)
     words = Traceback(pid=MISSED, exception="IndexError", text="IndexError: Target 7 is out of bounds.")
     records = (*recording.records, msgspec.structs.replace(recording.records[-1], reading=words))
 
@@ -73,7 +73,7 @@ def test_its_last_words_are_shown_where_the_agent_kept_them() -> None:
 
 def test_a_condition_between_processes_is_no_lock() -> None:
     """The same wait without the barrier around it."""
-    recording = load(CASE)
+    recording = load_case(CASE)
     records = tuple(
         msgspec.structs.replace(one, reading=msgspec.structs.replace(one.reading, frames=_without(one.reading)))
         if isinstance(one.reading, Stack)
@@ -92,8 +92,8 @@ def _without(stack: Stack) -> tuple[Frame, ...]:
 
 def test_a_semaphore_is_taken_along_as_before() -> None:
     """What is a lock is still called one."""
-    case = RECORDINGS / "semaphore_taken_along"
+    case = CASES / "semaphore_taken_along"
 
     assert "waits for a lock between processes that one of them never gave back" in (
-        diagnose(load(case), expected_of(case).at).summary
+        diagnose(load_case(case), expected_of(case).at).summary
     )

@@ -1,21 +1,21 @@
 """Who is to blame at a rendezvous to which somebody does not come: who is not there, never those who wait."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, ProbeCall, Process, Reading
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold, same
 
-RECORDINGS = Path(__file__).parent / "recordings" / "blocked_rendezvous" / "fires"
-CASE = RECORDINGS / "at_different_ports"
-LEFT = RECORDINGS / "rank_that_has_left"
-GONE = RECORDINGS / "rank_gone_since_they_met"
+CASES = RECORDINGS / "blocked_rendezvous" / "fires"
+CASE = CASES / "at_different_ports"
+LEFT = CASES / "rank_that_has_left"
+GONE = CASES / "rank_gone_since_they_met"
 UNSEEN = ProbeCall(
     probe="ranks",
     entity="3",
@@ -37,7 +37,7 @@ def of_five(record: Record, here: int | None) -> Record:
 
 def judged(here: int | None) -> Verdict:
     """What is said of two ranks that wait for three others."""
-    whole = load(CASE)
+    whole = load_case(CASE)
     return diagnose(replace(whole, records=tuple(of_five(record, here) for record in whole.records)))
 
 

@@ -1,17 +1,16 @@
 """What moves does not hang: a thread that ran since, bytes that arrive for it, and a process that moves data."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import level
 from tests.triage.rank_looks import (
@@ -33,7 +32,7 @@ from tests.triage.rank_looks import (
     uses,
 )
 
-DOWNLOADS = Path(__file__).parent / "recordings" / "downloading"
+DOWNLOADS = RECORDINGS / "downloading"
 SILENT = DOWNLOADS / "lookalike" / "bytes_on_another_connection"
 TRICKLES = DOWNLOADS / "fires" / "busy_trickling_download"
 TAKES: Frames = (Frame("take", TRAIN, 9), MODULE)
@@ -84,7 +83,7 @@ def test_a_thread_that_asks_for_the_gil_in_vain_does_not_move(
 
 def test_bytes_on_another_connection_do_not_hide_a_wait_for_a_silent_server() -> None:
     """The suspicion stands, with its countdown, while the other connection gets 40 bytes a second."""
-    verdict = diagnose(load(SILENT), expected_of(SILENT).at)
+    verdict = diagnose(load_case(SILENT), expected_of(SILENT).at)
 
     assert verdict.suspect is not None
     assert verdict.suspect.cause == "blocked_network"
@@ -93,7 +92,7 @@ def test_bytes_on_another_connection_do_not_hide_a_wait_for_a_silent_server() ->
 
 def test_a_download_is_surer_where_the_thread_was_seen_to_wait_for_its_bytes() -> None:
     """Without a look at the thread's waits, bytes on any socket of its process count, for less."""
-    recording, at = load(TRICKLES), expected_of(TRICKLES).at
+    recording, at = load_case(TRICKLES), expected_of(TRICKLES).at
     seen = tuple(one for one in recording.records if not isinstance(one.reading, Thread))
 
     sure, unsure = diagnose(recording, at), diagnose(replace(recording, records=seen), at)

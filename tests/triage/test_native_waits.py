@@ -1,20 +1,18 @@
 """A wait inside of native code is no lock of Python's: what works for it is looked at, and nothing is sure before the patience is over."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Process, ProcessUsage, SourceLine, Stack, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 
-RECORDINGS = Path(__file__).parent / "recordings"
 RECEIVES = RECORDINGS / "downloading" / "fires" / "native_threads_receive"
 SILENT = RECORDINGS / "deadlocked_locks" / "fires" / "native_threads_wait_for_a_silent_server"
 
@@ -182,7 +180,7 @@ def test_a_wait_for_an_event_with_a_timeout_ends_by_itself() -> None:
 
 def test_bytes_on_the_connections_of_native_threads_are_a_download() -> None:
     """Of a real reader in C; without a look at its connections only the bytes that its threads read themselves tell of work."""
-    recording, at = load(RECEIVES), expected_of(RECEIVES).at
+    recording, at = load_case(RECEIVES), expected_of(RECEIVES).at
     descriptors = tuple(one for one in recording.records if type(one.reading).__name__ != "Descriptor")
 
     seen, unseen = diagnose(recording, at), diagnose(replace(recording, records=descriptors), at)
@@ -194,7 +192,7 @@ def test_bytes_on_the_connections_of_native_threads_are_a_download() -> None:
 
 def test_a_server_that_says_nothing_is_suspected_for_the_whole_patience() -> None:
     """Of a real reader in C whose connections are open and silent: sixty seconds, and below what is called sure."""
-    recording, at = load(SILENT), expected_of(SILENT).at
+    recording, at = load_case(SILENT), expected_of(SILENT).at
     early = at - 20.0
     before = tuple(one for one in recording.records if one.at <= early)
 

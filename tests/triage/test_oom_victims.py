@@ -1,7 +1,6 @@
 """Whom the kernel killed for memory is named, and who failed for that beside it."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,10 +10,11 @@ from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Cgroup, KernelMessage, Process, ProcessEnded, Reading
+from tests.recorded import RECORDINGS
 from tests.sessions import session
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "out_of_memory" / "fires" / "killed_loader_worker"
+CASE = RECORDINGS / "out_of_memory" / "fires" / "killed_loader_worker"
 TRAINER, WORKER = 23302, 23312
 
 

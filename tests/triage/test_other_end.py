@@ -1,14 +1,14 @@
 """An environment of a vectorised one is gone, and its siblings, forked before it, hold the pipe that was made for it."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from perfwatch_probes.readings import Process, ProcessEnded, Reading
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASES = Path(__file__).parent / "recordings" / "dead_worker" / "fires"
+CASES = RECORDINGS / "dead_worker" / "fires"
 KILLED, LEFT = CASES / "environment_among_pipes_made_ahead", CASES / "environment_that_left_quietly"
 
 

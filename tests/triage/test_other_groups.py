@@ -6,14 +6,14 @@ from pathlib import Path
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator, Network, Reading, Stack
+from tests.recorded import RECORDINGS, load_case
 
-FIRES = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires"
+FIRES = RECORDINGS / "mismatched_collective" / "fires"
 OBJECTS, CLOCKS = FIRES / "one_rank_gathers_objects-nccl", FIRES / "call_of_another_group-nccl"
 GROUP_OF_TWO_CALLS = 2
 SECOND_BYTES = 50_000_000
@@ -21,7 +21,7 @@ SECOND_BYTES = 50_000_000
 
 def judged(folder: Path, change: Callable[[float, Reading], Reading | None] = lambda _, reading: reading) -> Verdict:
     """The recorded job, with readings changed or left out."""
-    whole, at = load(folder), expected_of(folder).at
+    whole, at = load_case(folder), expected_of(folder).at
     history = History()
     for one in whole.records:
         if one.at <= at and (reading := change(one.at, one.reading)) is not None:

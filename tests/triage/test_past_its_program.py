@@ -1,25 +1,25 @@
 """An exit handler has no ``<module>`` below it; that alone does not say that training is over."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Process, Reading, Stack
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "hung_at_exit" / "fires" / "hung_at_exit-atexit"
+CASE = RECORDINGS / "hung_at_exit" / "fires" / "hung_at_exit-atexit"
 PID = 10988
 TRAINED = Stack(pid=PID, tid=PID, frames=(Frame("<module>", "/home/user/train.py", 9),))
 
 
 def judged(*before: Stack, executable: str = "python3.11", script: str = "train.py") -> Verdict:
     """A recorded exit handler that waits for ever, in a process that was started otherwise and seen in these stacks before."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
 
     def started(reading: Reading) -> Reading:
         if not isinstance(reading, Process):

@@ -1,31 +1,31 @@
 """Two ranks whose cards only poll, each behind a receive of its own, where nobody may ask a flight recorder."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import GpuActivity
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "wedged_collective" / "lookalike" / "both_only_poll_behind_receives"
+CASE = RECORDINGS / "wedged_collective" / "lookalike" / "both_only_poll_behind_receives"
 SHORT_PATIENCE = 20.0  # seconds; the recording is 25 s long
 
 
 @pytest.fixture(scope="module")
 def impatient() -> Recording:
     """Recorded on two H100: a pipeline whose stages disagree on the number of micro-batches; asked with a short patience."""
-    whole = load(CASE)
+    whole = load_case(CASE)
     conditions = {**whole.session.conditions, "patience_seconds": SHORT_PATIENCE}
     return replace(whole, session=msgspec.structs.replace(whole.session, conditions=conditions))
 
 
 def test_where_all_wait_in_one_helper_its_callers_tell() -> None:
     """A helper that synchronises after each send and receive: the stages came there from lines of their own."""
-    verdict = diagnose(load(CASE.parent / "both_poll_in_one_helper"))
+    verdict = diagnose(load_case(CASE.parent / "both_poll_in_one_helper"))
 
     assert verdict.suspect is not None
     assert verdict.suspect.cause == "mismatched_collective"
@@ -34,7 +34,7 @@ def test_where_all_wait_in_one_helper_its_callers_tell() -> None:
 
 def test_it_is_suspected_while_the_patience_runs() -> None:
     """With a countdown, so that a one-shot look waits for it."""
-    suspect = diagnose(load(CASE)).suspect
+    suspect = diagnose(load_case(CASE)).suspect
 
     assert suspect is not None
     assert (suspect.state, suspect.cause) == ("hung", "mismatched_collective")

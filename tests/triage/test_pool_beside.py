@@ -1,10 +1,7 @@
 """A pool of which one worker waits for orders, perhaps for ever, while another one is at its task."""
 
-from pathlib import Path
-
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
-
-RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def test_a_thread_that_waits_for_orders_makes_no_hang_of_a_pool_whose_other_thread_works() -> None:

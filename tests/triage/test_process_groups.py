@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.verdict import Verdict
@@ -27,6 +26,7 @@ from perfwatch_probes.readings import (
     Steps,
     Thread,
 )
+from tests.recorded import load_case
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, RECORDED, case, records, report
 from tests.triage.rank_looks import BARRIER, FOR_EVER, MODULE, TRAIN, Frames
@@ -325,7 +325,7 @@ def test_a_count_that_stood_while_steps_were_made_is_no_witness() -> None:
 @pytest.mark.parametrize("at", [27.0, 30.0, 37.9])
 def test_without_the_recorders_ranks_that_send_are_not_said_to_be_in_one_collective(at: float) -> None:
     """RAS counts nothing of what they do; recorded on two H200."""
-    whole = load(SENDS_FIRST)
+    whole = load_case(SENDS_FIRST)
     kept = tuple(one for one in whole.records if not isinstance(one.reading, RecordedGroup))
 
     assert diagnose(replace(whole, records=kept), at).cause != "wedged_collective"

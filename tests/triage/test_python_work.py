@@ -1,16 +1,14 @@
 """Python within and beside the steps: hooks that torch calls back, optimizers of one's own, and other work of the training thread."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack
+from tests.recorded import RECORDINGS
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training, level, level_in
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings"
 HOOK = Frame("look_at", TRAIN, 30)
 WRAPPER = Frame("BackwardHook._set_user_hook.<locals>.hook", f"{TORCH}/utils/hooks.py", 137)
 NO_GRAD = Frame("context_decorator.<locals>.decorate_context", f"{TORCH}/utils/_contextlib.py", 124)

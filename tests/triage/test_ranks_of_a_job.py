@@ -1,13 +1,11 @@
 """Which processes of a tree are ranks, and which number they have: the culprit of a verdict when a process is stopped."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
@@ -23,11 +21,11 @@ from perfwatch_probes.readings import (
     Steps,
     Thread,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD
 from tests.triage import rank_looks
 
-RECORDINGS = Path(__file__).parent / "recordings"
 LIB = "/venv/lib/python3.12/"
 TORCH = LIB + "site-packages/torch/"
 SPAWN, C10D = TORCH + "multiprocessing/spawn.py", TORCH + "distributed/distributed_c10d.py"
@@ -477,7 +475,7 @@ BY_SRUN = {"SLURM_PROCID": "{rank}", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS
 def test_a_training_is_not_last_behind_one_that_it_has_nothing_to_do_with(number: dict[str, str]) -> None:
     """The cards as of a rank that is late, of trainings that were only started together."""
     case = RECORDINGS / "straggling_rank" / "fires" / "straggling_rank-nccl"
-    at, whole = expected_of(case).at, load(case)
+    at, whole = expected_of(case).at, load_case(case)
     apart, together = History(), History()
     for one in whole.records:
         if one.at <= at:
@@ -506,7 +504,7 @@ def alone(reading: Reading, number: dict[str, str]) -> Reading | None:
 def test_folds_in_processes_of_their_own_are_judged_as_what_they_are() -> None:
     """Real: two folds, each with a loader, which a driver with torch waits for; each is short of data, and none of them hangs."""
     case = RECORDINGS / "stuck_worker" / "lookalike" / "folds_of_a_driver"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("slow", "starved_by_transforms")
 
@@ -514,6 +512,6 @@ def test_folds_in_processes_of_their_own_are_judged_as_what_they_are() -> None:
 def test_a_real_training_with_an_idle_server_in_a_group_of_one_is_what_is_judged() -> None:
     """Real: the server asks a queue for requests that never come, the training makes a step each 5 ms."""
     case = RECORDINGS / "deadlocked_locks" / "lookalike" / "idle_engine_below_a_training"
-    verdict = diagnose(load(case), expected_of(case).at)
+    verdict = diagnose(load_case(case), expected_of(case).at)
 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")

@@ -1,11 +1,8 @@
 """NCCL's RAS service counts the collectives of each rank: what follows from the counts, and for how long an answer holds."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
@@ -23,6 +20,7 @@ from perfwatch_probes.readings import (
     Thread,
     Wait,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, RECORDED, accused, asleep, case, report, said
 
@@ -160,7 +158,7 @@ def test_of_two_processes_with_one_rank_the_younger_counts() -> None:
 
 def test_a_ras_service_that_does_not_answer_is_evidence_beside_a_stopped_rank() -> None:
     """Its thread is stopped with the process."""
-    recording = load(Path(__file__).parent / "recordings" / "stopped" / "fires" / "stopped-nccl")
+    recording = load_case(RECORDINGS / "stopped" / "fires" / "stopped-nccl")
     history = History(recording.records, recording.end + 1.0)
     before = judge(Case(history, recording.session))
     reason = "NCCL's RAS service at localhost:28028 did not answer"

@@ -1,15 +1,14 @@
 """What a process outside of the job, a signal, a peer or the end of a long sleep may still bring about is called hung less surely."""
 
 import signal
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch_probes.readings import ProcessUsage, Reading, Thread, Traffic
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-RECORDINGS = Path(__file__).parent / "recordings"
 WOKEN = RECORDINGS / "deadlocked_locks" / "lookalike" / "woken_by_a_signal"
 SLEEPS = RECORDINGS / "endless_python" / "fires" / "endless_python-sleep"
 SILENT = RECORDINGS / "blocked_network" / "fires" / "blocked_network"

@@ -1,13 +1,12 @@
 """A silent server of the job's own is named with its line, unless it waits for visitors."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfwatch_probes.readings import Reading, Thread, Wait
+from tests.recorded import RECORDINGS
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "blocked_network" / "fires" / "server_of_its_own_that_polls"
+CASE = RECORDINGS / "blocked_network" / "fires" / "server_of_its_own_that_polls"
 SERVER = 28673
 ACCEPTS = Wait(call="accept4", number=288, kind="accept", fd=3, forever=True)
 

@@ -1,24 +1,22 @@
 """Sockets and terminals: a thread that waits for somebody to take what it sends, or for an answer; and terminals at which nobody types."""
 
-from pathlib import Path
-
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Frame, PolledFile, Socket, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import FIRST, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, process, stands, uses
 
-CASE = Path(__file__).parent / "recordings" / "stalled_collective" / "fires" / "collector_that_reads_no_more"
+CASE = RECORDINGS / "stalled_collective" / "fires" / "collector_that_reads_no_more"
 COLLECTOR = "127.0.0.1:9831"
 
 
 def test_a_full_connection_is_told_by_what_was_not_taken() -> None:
     """A handler of ``logging`` sends each record to a collector that stopped reading."""
-    verdict = diagnose(load(CASE), expected_of(CASE).at)
+    verdict = diagnose(load_case(CASE), expected_of(CASE).at)
     shown = next(one for one in verdict.evidence if one.witness == "socket")
 
     assert f"waits for {COLLECTOR} to take what it sends" in verdict.summary
@@ -29,7 +27,9 @@ def test_a_full_connection_is_told_by_what_was_not_taken() -> None:
 
 def test_of_a_single_rank_the_same_is_a_blocked_network() -> None:
     """It stands among the findings of the case."""
-    found = next(one for one in diagnose(load(CASE), expected_of(CASE).at).findings if one.cause == "blocked_network")
+    found = next(
+        one for one in diagnose(load_case(CASE), expected_of(CASE).at).findings if one.cause == "blocked_network"
+    )
 
     assert f"waits for {COLLECTOR} to take what it sends, which has taken nothing for 6" in found.summary
     assert found.alternatives[0].refuted_by == "not one byte was taken meanwhile"

@@ -1,19 +1,17 @@
 """A run that has only just begun is not called slow: what its start cost is still in every window."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, NativeProfile, Process, SourceLine, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training, confidence_in
 
-RECORDED = Path(__file__).parent / "recordings" / "starved_by_transforms" / "fires" / "between_two_samples"
+RECORDED = RECORDINGS / "starved_by_transforms" / "fires" / "between_two_samples"
 BAGS = "/app/bags.py"
 LOADS = (Frame("overlaps", BAGS, 31), Frame("step", BAGS, 40), Frame("main", TRAIN, 52))
 MOSTLY_LOADS = [FORWARD, LOADS, LOADS, BACKWARD, LOADS, LOADS, OPTIMIZER, LOADS]
@@ -84,7 +82,7 @@ def test_who_was_seen_to_import_a_library_has_just_begun(
 
 def test_a_run_that_is_slow_from_its_first_step_is_told_so_once_its_start_is_over() -> None:
     """Neither slow nor healthy before: the same workers compute all the time, and the model waits."""
-    recording = load(RECORDED)
+    recording = load_case(RECORDED)
 
     assert {diagnose(recording, at).state for at in (6.0, 9.0, 12.0)} <= {"inconclusive", "busy"}
     assert (diagnose(recording, 55.0).state, diagnose(recording, 55.0).cause) == ("slow", "starved_by_transforms")

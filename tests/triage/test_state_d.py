@@ -1,24 +1,23 @@
 """A thread in state D waits for a file only where a file, a call on one or a function of the kernel's for one was seen."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Process, Reading, Thread
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "blocked_storage" / "lookalike" / "child_made_by_vfork"
-PARENT = load(CASE).session.root_pids[0]
+CASE = RECORDINGS / "blocked_storage" / "lookalike" / "child_made_by_vfork"
+PARENT = load_case(CASE).session.root_pids[0]
 
 
 def judged(wchan: str, call: str, kind: str = "other") -> Verdict:
     """The recorded thread in state D, without its child and somewhere else in the kernel."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
     records = [one for one in recording.records if not _is_child(one.reading)]
 
     def elsewhere(reading: Reading) -> Reading:
@@ -33,7 +32,7 @@ def judged(wchan: str, call: str, kind: str = "other") -> Verdict:
 
 def test_who_made_a_child_waits_for_it_and_for_no_file() -> None:
     """Until the child has become a program of its own its parent is in state D."""
-    recording = load(CASE)
+    recording = load_case(CASE)
     child = next(r.pid for one in recording.records if isinstance(r := one.reading, Process) and _is_child(r))
     verdict = diagnose(recording, expected_of(CASE).at)
 

@@ -2,18 +2,17 @@
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Steps, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
 from tests.triage.rank_looks import (
     FIRST,
@@ -31,7 +30,6 @@ from tests.triage.rank_looks import (
     stands,
 )
 
-RECORDINGS = Path(__file__).parent / "recordings"
 PATIENCE_SECONDS = 60.0  # of the sessions here
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
 REPLAYS = (Frame("replay", TORCH + "cuda/graphs.py", 140), Frame("train", TRAIN, 7))
@@ -162,7 +160,7 @@ def test_a_step_over_many_backward_passes_is_not_missing_however_long_it_takes(l
 def test_a_rank_is_not_last_in_a_phase_that_takes_a_minute_after_a_longer_one() -> None:
     """The second evaluation in one rank, of a hundred seconds as the first: steps stand still for far longer than they took lately."""
     case = RECORDINGS / "straggling_rank" / "fires" / "straggling_rank"
-    at, whole = expected_of(case).at, load(case)
+    at, whole = expected_of(case).at, load_case(case)
     stepping, evaluating = History(), History()
     for one in whole.until(at).records:
         stepping.add(one.at, one.reading)

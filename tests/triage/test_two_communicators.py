@@ -1,15 +1,13 @@
 """Where all ranks use several communicators, calls in another order hang as a network that delivers nothing does."""
 
-from pathlib import Path
-
 import msgspec
 
-from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Communicator
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold, same
 
-CASE = Path(__file__).parent / "recordings" / "wedged_collective" / "fires" / "wedged_collective-nccl-attached"
-OWN = next(one.reading for one in load(CASE).records if isinstance(one.reading, Communicator))
+CASE = RECORDINGS / "wedged_collective" / "fires" / "wedged_collective-nccl-attached"
+OWN = next(one.reading for one in load_case(CASE).records if isinstance(one.reading, Communicator))
 SECOND = msgspec.structs.replace(OWN, communicator="2b")
 
 

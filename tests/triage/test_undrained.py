@@ -1,15 +1,14 @@
 """A program that writes into its full stderr while its parent waits for it at another descriptor, and what is not that."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Descriptor, PolledFile, Process, Reading, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.retold import retold
 
-CASE = Path(__file__).parent / "recordings" / "blocked_pipe" / "fires" / "stderr_that_an_actor_does_not_read"
+CASE = RECORDINGS / "blocked_pipe" / "fires" / "stderr_that_an_actor_does_not_read"
 TRAINER, ACTOR, SIMULATOR = 24524, 24533, 24541
 ACTORS_END = 15  # any number that the actor may have for its end of the simulator's stderr
 
@@ -37,7 +36,7 @@ def test_a_parent_that_waits_for_both_outputs_reads_them() -> None:
         wait = msgspec.structs.replace(reading.wait, call="poll", kind="poll", fd=None, polled=polled)
         return msgspec.structs.replace(reading, wait=wait)
 
-    recording = load(CASE)
+    recording = load_case(CASE)
     stderr = [one.reading for one in recording.records if isinstance(one.reading, Descriptor)]
     its = next(one for one in stderr if (one.pid, one.fd) == (SIMULATOR, 2))
     verdict = judged(polls, msgspec.structs.replace(its, pid=ACTOR, fd=ACTORS_END, access="r"))

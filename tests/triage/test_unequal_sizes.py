@@ -1,15 +1,15 @@
 """Unequal sizes are told by exclusion: only where all data of the collective is seen to go over connections."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Host, Network, ProbeCall, Traffic
+from tests.recorded import RECORDINGS, load_case
 
-RECORDING = Path(__file__).parent / "recordings" / "mismatched_collective" / "fires" / "sizes-sockets-four"
+RECORDING = RECORDINGS / "mismatched_collective" / "fires" / "sizes-sockets-four"
 AT = 9.0
 SILENT = ProbeCall(
     probe="flight_recorder", entity="job", outcome="unavailable", reason="it is silent", duration_seconds=4.0
@@ -18,14 +18,14 @@ SILENT = ProbeCall(
 
 def without_recorders() -> Recording:
     """The recorded job, whose recorders were asked in vain."""
-    whole = load(RECORDING)
+    whole = load_case(RECORDING)
     asked = msgspec.structs.replace(next(one for one in whole.records if one.at > AT / 2), reading=SILENT)
     return replace(whole, records=tuple(sorted((*whole.records, asked), key=lambda one: one.at)))
 
 
 def test_over_sockets_that_have_delivered_all_the_sizes_are_blamed() -> None:
     """Four ranks in one call, and nothing is under way between them."""
-    assert diagnose(load(RECORDING), AT).cause == "mismatched_collective"
+    assert diagnose(load_case(RECORDING), AT).cause == "mismatched_collective"
 
 
 def test_where_there_is_an_rdma_port_the_network_is_not_ruled_out() -> None:

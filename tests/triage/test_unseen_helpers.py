@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Reading, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands
 from tests.triage.retold import retold, same
 
-RECORDINGS = Path(__file__).parent / "recordings"
 QUEUE = RECORDINGS / "deadlocked_locks" / "fires" / "producer_raised"
 LOCK = RECORDINGS / "deadlocked_locks" / "fires" / "deadlocked_locks"
 WATCHED = RECORDINGS / "deadlocked_locks" / "lookalike" / "folder_that_is_watched"
@@ -39,7 +38,7 @@ LOGS: Frames = (Frame("log", TRAIN, 26), MODULE)
 
 def main_of(case: Path) -> int:
     """The process of a case that has one rank."""
-    return load(case).session.root_pids[0]
+    return load_case(case).session.root_pids[0]
 
 
 def used(pid: int, cpu_seconds: float) -> ProcessUsage:
@@ -183,7 +182,7 @@ def test_a_pause_that_is_over_at_a_time_is_one_until_then() -> None:
 @pytest.mark.parametrize(("patience", "hung"), [(50.0, False), (3.0, True)])
 def test_a_wait_whose_own_limit_comes_within_the_patience_is_waited_for(patience: float, hung: bool) -> None:
     """A flusher that the end of the program waits for; it has lasted 54 s, and is over in 6 s."""
-    recording, at = load(FLUSHER), expected_of(FLUSHER).at
+    recording, at = load_case(FLUSHER), expected_of(FLUSHER).at
     conditions = {**recording.session.conditions, "patience_seconds": patience}
     recording = replace(recording, session=msgspec.structs.replace(recording.session, conditions=conditions))
 

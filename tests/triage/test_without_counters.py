@@ -1,22 +1,21 @@
 """Cards older than Hopper have no performance monitoring: every verdict says so, and none is surer for it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from perfwatch.gauntlet.recorded import blamed, cases, expected_of
+from perfwatch.gauntlet.recorded import blamed, case_text, cases, expected_of
 from perfwatch.gauntlet.score import CONFIDENT
-from perfwatch.recording.recording import Recording, load
+from perfwatch.recording.recording import Recording
 from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Gpu, GpuActivity
+from tests.recorded import RECORDINGS, load_case
 
-RECORDINGS = Path(__file__).parent / "recordings"
 WITH_A_CARD = [
     str(case.relative_to(RECORDINGS))
     for case in cases(RECORDINGS)
-    if case.parent.name == "fires" and '"type":"Gpu"' in (case / "readings.jsonl").read_text()
+    if case.parent.name == "fires" and b'"type":"Gpu"' in case_text(case)
 ]
 
 
@@ -34,7 +33,7 @@ def older(recording: Recording) -> Recording:
 @pytest.mark.parametrize("case", WITH_A_CARD)
 def test_a_verdict_about_an_older_card_says_what_is_not_seen(case: str) -> None:
     """The same cause at most as surely; or, of many ranks, the same culprit under its own cause; or nothing with confidence."""
-    recording, at = load(RECORDINGS / case), expected_of(RECORDINGS / case).at
+    recording, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
     seen, unseen = diagnose(recording, at), diagnose(older(recording), at)
 
     assert unseen.state == "gone" or "gpm" in {

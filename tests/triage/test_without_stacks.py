@@ -1,25 +1,24 @@
 """Where py-spy is missing or denied: what the kernel alone tells of a worker, and what is advised then."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProbeCall, Reading, Thread, Wait
+from tests.recorded import RECORDINGS, load_case
 
-CASE = Path(__file__).parent / "recordings" / "stuck_worker" / "fires" / "told_without_stacks"
+CASE = RECORDINGS / "stuck_worker" / "fires" / "told_without_stacks"
 TRAINER, SLEEPER, IDLE = 28159, 28335, 28336
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 
 
 def judged(patience: float = 60.0, advice: str | None = None, **waits: Wait) -> Verdict:
     """The recorded worker that sleeps for days, with other waits (by ``p`` and pid), patience, or advice on what py-spy lacks."""
-    recording, at = load(CASE), expected_of(CASE).at
+    recording, at = load_case(CASE), expected_of(CASE).at
 
     def told(reading: Reading) -> Reading:
         if isinstance(reading, Thread) and reading.tid == reading.pid and f"p{reading.pid}" in waits:
@@ -68,7 +67,9 @@ def test_a_worker_that_wakes_within_the_patience_is_slow_at_most(left: float) ->
 def test_workers_that_are_all_idle_are_not_to_blame() -> None:
     """Both wait for their next task: what the training thread does then, it does itself."""
     idle = next(
-        one.reading.wait for one in load(CASE).records if isinstance(one.reading, Thread) and one.reading.tid == IDLE
+        one.reading.wait
+        for one in load_case(CASE).records
+        if isinstance(one.reading, Thread) and one.reading.tid == IDLE
     )
     assert idle is not None
     nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=4.0)

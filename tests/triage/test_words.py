@@ -1,22 +1,20 @@
 """What a verdict says, beside what it judges: its evidence speaks for it, and its sentence names who is meant."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.recording.recording import Record, load
+from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, GpuActivity, GpuSample, Stack, Thread
-
-RECORDINGS = Path(__file__).parent / "recordings"
+from tests.recorded import RECORDINGS, load_case
 
 
 def judged(case: str) -> Verdict:
     """A recorded case at its moment."""
-    return diagnose(load(RECORDINGS / case), expected_of(RECORDINGS / case).at)
+    return diagnose(load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +72,7 @@ def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
 def test_a_rank_that_spins_for_its_card_does_not_wait_for_nothing(case: str, waits: str) -> None:
     """Its main thread burns a core in the driver, and its card's counters do not tell: the counts of calls do."""
     unseen = (GpuSample, GpuActivity)
-    recording = load(RECORDINGS / case)
+    recording = load_case(RECORDINGS / case)
     records = tuple(record for record in recording.records if not isinstance(record.reading, unseen))
     verdict = diagnose(replace(recording, records=records), expected_of(RECORDINGS / case).at)
     told = [link.waits_for for link in verdict.wait_chain if link.rank == 0]
@@ -128,7 +126,7 @@ def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous()
 
 def test_a_cycle_of_connections_says_what_is_waited_for() -> None:
     """Not "its turn": there is no lock."""
-    verdict = diagnose(load(RECORDINGS / "blocked_network/fires/both_ends_receive"))
+    verdict = diagnose(load_case(RECORDINGS / "blocked_network/fires/both_ends_receive"))
 
     assert "to send on 127.0.0.1:" in verdict.summary
     assert "its turn" not in verdict.summary
@@ -136,7 +134,7 @@ def test_a_cycle_of_connections_says_what_is_waited_for() -> None:
 
 def test_a_key_that_is_awaited_after_all_have_met_is_no_missing_rank() -> None:
     """Nothing beside the verdict says that somebody should be started."""
-    verdict = diagnose(load(RECORDINGS / "stalled_collective/fires/key_of_the_store"))
+    verdict = diagnose(load_case(RECORDINGS / "stalled_collective/fires/key_of_the_store"))
 
     assert [one.cause for one in verdict.findings if one.cause == "blocked_rendezvous"] == []
 
@@ -204,7 +202,7 @@ def test_who_waits_for_a_thread_that_has_ended_is_told_which_and_how(case: str, 
 @pytest.mark.parametrize(("seen_at", "blamed"), [(9.0, True), (2.0, False)])
 def test_a_thread_that_had_ended_while_the_job_went_on_is_not_blamed(seen_at: float, blamed: bool) -> None:
     """Between its last sighting and the wait there was a look in which it was missing already."""
-    recording = load(RECORDINGS / "deadlocked_locks/fires/producer_ended")
+    recording = load_case(RECORDINGS / "deadlocked_locks/fires/producer_ended")
     at = expected_of(RECORDINGS / "deadlocked_locks/fires/producer_ended").at
     pid = recording.session.root_pids[0]
     frames = (Frame("warm_up", "/home/user/producer.py", 3),)
@@ -265,7 +263,7 @@ def test_a_verdict_says_what_somebody_would_have_to_look_for(case: str, words: s
 
 def test_a_function_that_computes_in_python_launches_nothing() -> None:
     """A matcher in plain Python keeps the card waiting: a graph of launches would help nobody."""
-    verdict = diagnose(load(RECORDINGS / "host_bound_python/fires/matching_in_plain_python"))
+    verdict = diagnose(load_case(RECORDINGS / "host_bound_python/fires/matching_in_plain_python"))
 
     assert "Python computes at assign (matcher.py:" in verdict.summary
     assert "tensors or a native library" in verdict.next[0]

@@ -1,18 +1,29 @@
-"""Recorded cases: a session folder trimmed to what triage reads, beside the expected verdict (``expected.json``).
+"""Recorded cases: one compressed file per session, and one text file of expected verdicts per cause.
 
-``scripts/record_case.py`` makes them from drills. The session of an incident can be added unchanged. ``scripts/accept`` writes
-``expected.json`` again, and the suite judges all cases at every change of a rule.
+``CAUSE/{fires,lookalike}/NAME.jsonl.gz`` is a session: the first line is ``session.json`` with the provenance in its
+conditions (machine, versions, how it was made, whether it was trimmed), then events, then readings in order of time.
+``CAUSE/expected.toml`` has a table per case with the verdict that must be given. Code names a case by its path without the
+suffix.
+
+``scripts/record_case.py`` records cases from drills, ``scripts/case add`` takes the session of an incident, ``scripts/accept``
+rewrites the expected verdicts, and the test suite judges every case again when a rule changes.
 """
 
+import gzip
+import io
+import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from perfwatch.recording.recording import Record, Recording, load
+from perfwatch.recording.recording import Event, Record, Recording
 from perfwatch.recording.redaction import redact_tree
+from perfwatch.recording.session import Session
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import ObserverCost, Verdict
 from perfwatch_probes.readings import (
@@ -27,7 +38,14 @@ from perfwatch_probes.readings import (
     Traceback,
 )
 
-EXPECTED = "expected.json"
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SUFFIX = ".jsonl.gz"
+EXPECTED = "expected.toml"
+EVENT = b'{"event":'  # how the line of an event begins
 # Errors are kept where the verdict does not rest on them too: a look-alike may be about just that.
 CONTEXT = (Affinity, Cgroup, Host, Process, ProcessEnded, Steps, Traceback)
 GPU_EVERY_SECONDS = (0.95, 0.45)
@@ -40,13 +58,12 @@ class Expected(msgspec.Struct, frozen=True):
 
     at: float  # judged so many seconds after the session began
     state: str
-    cause: str | None
+    cause: str | None = None
     culprit: str | None = None  # the function of the first culprit's frame
 
     @classmethod
-    def of(cls, recording: Recording, at: float) -> "Expected":
-        """What the verdict at that moment comes down to."""
-        verdict = diagnose(recording.until(at), at)
+    def of(cls, verdict: Verdict, at: float) -> "Expected":
+        """What a verdict of that moment comes down to."""
         return cls(at, verdict.state, verdict.cause, blamed(verdict))
 
 
@@ -56,25 +73,100 @@ def blamed(verdict: Verdict) -> str | None:
     return (first.frame or "").split(" (")[0] or None if first else None
 
 
+def case_file(case: Path) -> Path:
+    """The compressed file of a case; a file is itself."""
+    return case if case.is_file() else case.with_name(case.name + SUFFIX)
+
+
 def cases(root: Path) -> list[Path]:
-    """Every case below ``root``, which holds ``CAUSE/{fires,lookalike}/NAME`` folders, in order."""
-    return sorted(path.parent for path in root.glob("*/*/*/session.json"))
+    """Every case below ``root``, which holds ``CAUSE/{fires,lookalike}/NAME.jsonl.gz``, in order."""
+    return sorted(path.with_name(path.name.removesuffix(SUFFIX)) for path in root.glob(f"*/*/*{SUFFIX}"))
 
 
-def said_about(case: Path) -> Expected:
-    """Judge a case: at the moment that was accepted, a new one at its end."""
-    recording = load(case)
-    return Expected.of(recording, expected_of(case).at if (case / EXPECTED).exists() else recording.end)
+def case_text(case: Path) -> bytes:
+    """The lines of a case: the session, events, readings."""
+    return gzip.decompress(case_file(case).read_bytes())
+
+
+def load_case(case: Path) -> Recording:
+    """Load a case. Its file is our own: a line that cannot be decoded is an error, not damage to work around."""
+    head, _, rest = case_text(case).partition(b"\n")
+    events: list[Event] = []
+    while rest.startswith(EVENT):
+        line, _, rest = rest.partition(b"\n")
+        events.append(_EVENT_LINE.decode(line).event)
+    return Recording(_SESSION.decode(head), tuple(_RECORD.decode_lines(rest)), tuple(events))
+
+
+def unpack(case: Path, folder: Path) -> Path:
+    """Write a case as a session folder, which the commands of perfwatch can read."""
+    head, _, rest = case_text(case).partition(b"\n")
+    lines = rest.splitlines(keepends=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "session.json").write_bytes(head + b"\n")
+    events = (line.removeprefix(EVENT).rstrip().removesuffix(b"}") for line in lines if line.startswith(EVENT))
+    (folder / "events.jsonl").write_bytes(b"".join(event + b"\n" for event in events))
+    (folder / "readings.jsonl").write_bytes(b"".join(line for line in lines if not line.startswith(EVENT)))
+    return folder
+
+
+def judge_again(case: Path) -> Expected:
+    """Judge a case at the moment that was accepted, a new one at its end."""
+    recording, before = load_case(case), accepted(case)
+    return judged(recording, recording.end if before is None else before.at)
+
+
+def judged(recording: Recording, at: float) -> Expected:
+    """What the verdict at that moment comes down to."""
+    return Expected.of(diagnose(recording.until(at), at), at)
+
+
+def accepted(case: Path) -> Expected | None:
+    """The verdict that was accepted for a case; None for a new one."""
+    return _tables(case.parents[1] / EXPECTED).get(case.parent.name, {}).get(case.name)
 
 
 def expected_of(case: Path) -> Expected:
-    """What was accepted for a case. Raises FileNotFoundError for a new one."""
-    return msgspec.json.decode((case / EXPECTED).read_bytes(), type=Expected)
+    """The verdict that was accepted for a case. Raises LookupError for a new one."""
+    expected = accepted(case)
+    if expected is None:
+        raise LookupError(f"{case.parents[1] / EXPECTED} has no verdict for {case.parent.name}/{case.name}")
+    return expected
 
 
 def accept(case: Path, expected: Expected) -> None:
-    """Write down what must be said about a case."""
-    (case / EXPECTED).write_bytes(msgspec.json.format(msgspec.json.encode(expected), indent=2) + b"\n")
+    """Write down which verdict a case must get. Tables of cases that no longer exist are dropped."""
+    file = case.parents[1] / EXPECTED
+    tables = {kind: dict(named) for kind, named in _tables(file).items()}
+    tables.setdefault(case.parent.name, {})[case.name] = expected
+    kept = {
+        (kind, name): one
+        for kind, named in tables.items()
+        for name, one in named.items()
+        if case_file(file.parent / kind / name).exists()
+    }
+    file.write_text("\n".join(_table(kind, name, kept[kind, name]) for kind, name in sorted(kept)))
+    _parsed.cache_clear()  # two writes may bear the same time
+
+
+def _table(kind: str, name: str, expected: Expected) -> str:
+    key = name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
+    values = {name: value for name, value in msgspec.structs.asdict(expected).items() if value is not None}
+    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+    return f"[{kind}.{key}]\n{''.join(lines)}"
+
+
+def _tables(file: Path) -> Mapping[str, Mapping[str, Expected]]:
+    """The expected verdicts of a cause by kind and name; empty where none was accepted so far."""
+    try:
+        return _parsed(file, file.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return {}
+
+
+@lru_cache(maxsize=128)
+def _parsed(file: Path, _written_ns: int) -> Mapping[str, Mapping[str, Expected]]:
+    return msgspec.convert(tomllib.loads(file.read_text()), dict[str, dict[str, Expected]])
 
 
 def trimmed(recording: Recording, at: float) -> tuple[Record, ...]:
@@ -124,22 +216,28 @@ def store(
     case: Path,
     recording: Recording,
     records: Iterable[Record],
-    conditions: Mapping[str, str | float],
+    conditions: Mapping[str, str | float | bool],
     names: Mapping[str, str],
 ) -> None:
-    """Write a case folder: the session, with ``conditions`` as provenance, and one line per record.
+    """Write a case: the session, with ``conditions`` as provenance, its events without verdicts, and the records.
 
     ``names`` are replaced in every text (paths and host names of the machine that recorded).
     """
     session = msgspec.structs.replace(recording.session, conditions={**recording.session.conditions, **conditions})
-    case.mkdir(parents=True, exist_ok=True)
-    for old in case.glob("*.json*"):
-        old.unlink()
-    lines = [_line(record, names) for record in records]
-    (case / "session.json").write_text(_line(session, names))
-    (case / "readings.jsonl").write_text("".join(lines))
-    events = [_line(event, names) for event in recording.events if event.verdict is None]
-    (case / "events.jsonl").write_text("".join(events))
+    events = (_line({"event": event}, names) for event in recording.events if event.verdict is None)
+    write_case(case, [_line(session, names), *events, *(_line(record, names) for record in records)])
+
+
+def write_case(case: Path, lines: Iterable[str]) -> None:
+    """Compress the lines of a case, always to the same bytes. A file that holds them already is left as it is."""
+    text, file = "".join(lines).encode(), case_file(case)
+    if file.exists() and case_text(case) == text:  # another zlib may have written it
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as stream:
+        stream.write(text)
+    file.write_bytes(packed.getvalue())
 
 
 def _line(entry: object, names: Mapping[str, str]) -> str:
@@ -159,3 +257,12 @@ def _entity(record: Record) -> tuple[object, ...]:
 def _verdict_text(recording: Recording, at: float) -> bytes:
     verdict = diagnose(recording, at)
     return msgspec.json.encode(msgspec.structs.replace(verdict, missing=(), findings=(), observer_cost=ObserverCost()))
+
+
+class _EventLine(msgspec.Struct):
+    event: Event
+
+
+_SESSION = msgspec.json.Decoder(Session)
+_EVENT_LINE = msgspec.json.Decoder(_EventLine)
+_RECORD = msgspec.json.Decoder(Record)
