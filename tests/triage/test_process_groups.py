@@ -4,7 +4,6 @@ import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +25,12 @@ from perfwatch_probes.readings import (
     Steps,
     Thread,
 )
-from tests.recorded import load_case
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.triage.group_looks import PIDS, RECORDED, case, records, report
 from tests.triage.rank_looks import BARRIER, FOR_EVER, MODULE, TRAIN, Frames
 
-SENDS_FIRST = Path(__file__).parent / "recordings/mismatched_collective/fires/both_send_first-nccl"
+SENDS_FIRST = RECORDINGS / "mismatched_collective" / "fires" / "both_send_first-nccl"
 STALLED, MISMATCHED = "stalled_collective", "mismatched_collective"
 
 
