@@ -69,7 +69,7 @@ def test_a_group_that_a_newer_text_does_not_name_has_caught_up(version: str) -> 
 
 def test_of_a_large_group_the_one_that_is_behind_is_named_from_the_text() -> None:
     """The text names one of eight and tells the seven others in one line."""
-    head, _, tail = ras_answer("2.26.6_hung").partition("  Rank 0")
+    head, _, tail = ras_answer("2.26.6_hung.txt").partition("  Rank 0")
     text = head.replace("         2         2         2   R", "         8         8         8   R")
     text += "  7 ranks have launched up to operation 42\n  Rank 1" + tail.partition("  Rank 1")[2]
     look = [
