@@ -1,12 +1,15 @@
-"""What every test may use: the root of the repository, and a webhook."""
+"""What every test may use: the root of the repository, and a webhook. Which tests are pure, and in which order workers take them."""
 
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.purity import PURITY
 from tests.webhook import Webhook
 
 # How long an example takes depends on what else runs here: no test is about that.
@@ -16,6 +19,53 @@ hypothesis.settings.load_profile("untimed")
 # A shell that starts the suite in the background, or nohup, makes it ignore these; the programs that tests start would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each worker a base folder with a short name: tests bind Unix sockets below it, whose paths have 108 bytes at most."""
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is not None and config.option.basetemp is not None:
+        config.option.basetemp = str(Path(config.option.basetemp).parent / worker.removeprefix("gw"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test that is not live as pure. Workers take the files with live tests first, because those wait."""
+    for item in items:
+        if item.get_closest_marker("live") is None:
+            item.add_marker(pytest.mark.pure)
+    if hasattr(config, "workerinput"):
+        live = {item.path for item in items if item.get_closest_marker("live") is not None}
+        items.sort(key=lambda item: item.path not in live)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why tests were skipped: one line for each reason, with the number of tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4} {reason}")
+
+
+def _purity_of(item: pytest.Item) -> AbstractContextManager[None]:
+    return nullcontext() if item.get_closest_marker("live") is not None else PURITY.enforced()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Set up a pure test without processes, sleeps and connections."""
+    with _purity_of(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Run a pure test without processes, sleeps and connections."""
+    with _purity_of(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ from perfwatch_probes.readings import (
 from tests.sessions import session
 from tests.watched_groups import Watched, dumps
 
+pytestmark = pytest.mark.live
+
 PROBES = Path(__file__).parent / "probes"
 
 

@@ -10,6 +10,8 @@ import pytest
 from perfwatch.recording.recording import CAPTURE_BEGUN, load
 from tests.end_to_end.conftest import PERFWATCH, until
 
+pytestmark = pytest.mark.live
+
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
     pytest.skip("torch is not installed", allow_module_level=True)
 

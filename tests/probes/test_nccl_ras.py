@@ -16,6 +16,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Communicator, GroupMember, Reading
 from tests.probes.ras_services import Services
 
+pytestmark = pytest.mark.live
+
 RECORDED = Path(__file__).parent / "nccl"
 HUNG = "ras_2.28.9_hung.json"
 

@@ -15,8 +15,9 @@ import pytest
 from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 from perfwatch_probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, as_user, line
+from tests.uids import own_uid
 
-UID = 1014
+UID = own_uid(2)
 SECRET = b"secret"
 
 
@@ -41,6 +42,7 @@ def open_to_others(*folders: Path) -> list[str]:
     ]
 
 
+@pytest.mark.live
 def test_everything_that_a_run_makes_is_private_whatever_the_umask(home: Path) -> None:
     """The place in memory, the profilers' endpoint, the session, the dumps in it; the job keeps the umask that it was given."""
     job = (
