@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -19,7 +20,7 @@ def perfwatch(*words: str, env: Mapping[str, str] | None = None, cwd: Path | Non
         cwd: the working directory of the command.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape") for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err), _environment(env), _working_directory(cwd):
+    with redirect_stdout(out), redirect_stderr(err), _environment(env), _working_directory(cwd), _children_ended():
         try:
             cli.main(words)
         except SystemExit as end:
@@ -33,6 +34,23 @@ def _text(stream: io.TextIOWrapper) -> str:
     buffer = stream.buffer
     assert isinstance(buffer, io.BytesIO)
     return buffer.getvalue().decode("utf-8", errors="surrogateescape")
+
+
+def _children() -> set[int]:
+    pid = os.getpid()
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+@contextmanager
+def _children_ended() -> Iterator[None]:
+    """Kill the helpers that a command leaves to the end of its process."""
+    before = _children()
+    try:
+        yield
+    finally:
+        for child in _children() - before:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 @contextmanager
