@@ -20,6 +20,8 @@ hypothesis.settings.load_profile("untimed")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+LONGEST = ("captures", "end_to_end", "security")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,15 +31,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = str(Path(config.option.basetemp).parent / worker.removeprefix("gw"))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file that has no test of the part that is asked for: each worker would, and most files are pure."""
+    part = config.option.markexpr.partition(" ")[0]
+    if part in ("live", "alone") and collection_path.suffix == ".py":
+        return f"mark.{part}" not in collection_path.read_text() or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that is not live as pure. Workers take the files with live tests first, because those wait."""
+    """Mark every test that is not live as pure. Workers take the folders with the longest tests first."""
     for item in items:
         if item.get_closest_marker("live") is None:
             item.add_marker(pytest.mark.pure)
     if hasattr(config, "workerinput"):
-        live = {item.path for item in items if item.get_closest_marker("live") is not None}
-        items.sort(key=lambda item: item.path not in live)
+        items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
