@@ -84,6 +84,7 @@ def test_probes_import_nothing_of_perfwatch_but_probes(repository: Path) -> None
 def test_nothing_waits_with_select(repository: Path) -> None:
     """``select.select`` fails for descriptors from 1024 on, which a parent may have left open: ``readable`` takes any."""
     files = [path for tree in ("launcher", "probes") for path in (repository / tree).rglob("*.py")]
+    files = [path for path in files if "select" in path.read_text().lower()]  # others need not be parsed
     wrong = [
         str(path.relative_to(repository)) for path in files if any(_waits_with_select(node) for node in nodes_of(path))
     ]
