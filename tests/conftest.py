@@ -1,13 +1,16 @@
-"""What every test may use: the root of the repository, guests, and a webhook."""
+"""What every test may use: the root of the repository, guests, a webhook. Which tests are pure, and which come first."""
 
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from perfwatch_probes.guest import Guests
+from tests.purity import PURITY
 from tests.webhook import Webhook
 
 # How long an example takes depends on what else runs here: no test is about that.
@@ -17,6 +20,62 @@ hypothesis.settings.load_profile("untimed")
 # A shell that starts the suite in the background, or nohup, makes it ignore these; the programs that tests start would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+LONGEST = ("captures", "end_to_end", "security")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each worker a base folder with a short name: tests bind Unix sockets below it, whose paths have 108 bytes at most."""
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is not None and config.option.basetemp is not None:
+        config.option.basetemp = str(Path(config.option.basetemp).parent / worker.removeprefix("gw"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file that has no test of the part that is asked for: each worker would, and most files are pure."""
+    part = config.option.markexpr.partition(" ")[0]
+    if part in ("live", "alone") and collection_path.suffix == ".py":
+        return f"mark.{part}" not in collection_path.read_text() or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test that is not live as pure. Workers take the folders with the longest tests first."""
+    for item in items:
+        if item.get_closest_marker("live") is None:
+            item.add_marker(pytest.mark.pure)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why tests were skipped: one line for each reason, with the number of tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4} {reason}")
+
+
+def _purity_of(item: pytest.Item) -> AbstractContextManager[None]:
+    return nullcontext() if item.get_closest_marker("live") is not None else PURITY.enforced()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Set up a pure test without processes, sleeps and connections."""
+    with _purity_of(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Run a pure test without processes, sleeps and connections."""
+    with _purity_of(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

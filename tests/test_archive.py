@@ -17,6 +17,8 @@ from perfwatch.recording import archive
 from perfwatch.recording.recording import load
 from tests.sessions import record
 
+pytestmark = pytest.mark.live
+
 
 def bundled(folder: Path) -> bytes:
     """The archive of a session."""

@@ -18,6 +18,8 @@ from perfwatch.watching.watch import Watch
 from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 from perfwatch_probes import readings as r
 
+pytestmark = pytest.mark.live
+
 FAR_TOO_LONG_SECONDS = 10 * UNCLEAR_SECONDS
 
 

@@ -238,6 +238,7 @@ def test_who_holds_a_lock_from_outside_of_the_job_is_looked_at_with_what_it_has_
     assert feeding(history, [PID]) == [30, 7]
 
 
+@pytest.mark.live
 def test_a_watch_looks_at_who_writes_from_outside_into_what_its_job_reads() -> None:
     """Here that is the test itself, which holds the other end of the program's stdin."""
     program = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)

@@ -89,7 +89,8 @@ def test_every_program_of_the_drills_is_listed(repository: Path) -> None:
     """A program that no drill starts is never run; add it to a catalogue."""
     folder = repository / "launcher" / "perfwatch" / "drills" / "programs"
     files = stems(folder)
-    shared = {name for name in files if any(f"import {name}" in path.read_text() for path in folder.glob("*.py"))}
+    texts = [path.read_text() for path in folder.glob("*.py")]
+    shared = {name for name in files if any(f"import {name}" in text for text in texts)}
     programs = {f"{name}.py" for name in files - shared}
 
     assert programs == {drill.program for drill in DRILLS}

@@ -57,6 +57,7 @@ def test_ptrace_depends_on_scope_capability_and_container(facts: Access, status:
     assert bool(fix) == bool(found.fix)
 
 
+@pytest.mark.live
 def test_a_missing_py_spy_is_denied_with_the_command_that_installs_it() -> None:
     """Also one that does not run."""
     found = checkup.py_spy("/nowhere/py-spy")
@@ -64,6 +65,7 @@ def test_a_missing_py_spy_is_denied_with_the_command_that_installs_it() -> None:
     assert (found.status, found.fix) == ("denied", "pip install 'py-spy>=0.4'")
 
 
+@pytest.mark.live
 def test_a_py_spy_that_does_not_answer_is_told_as_that(tmp_path: Path) -> None:
     """It lies on a mount that has gone, or is a script around one that waits."""
     silent = tmp_path / "py-spy"
@@ -73,6 +75,7 @@ def test_a_py_spy_that_does_not_answer_is_told_as_that(tmp_path: Path) -> None:
     assert "gave no answer within" in checkup.py_spy(str(silent)).finding
 
 
+@pytest.mark.live
 def test_a_py_spy_that_is_too_old_is_denied(tmp_path: Path) -> None:
     """Before 0.4 it did not tell the thread ids."""
     old = tmp_path / "py-spy"
@@ -116,6 +119,7 @@ def test_a_kernel_without_the_memory_of_when_a_thread_ran_is_seen(machine: FakeM
     assert checkup.last_ran(machine.filesystem).status == "denied"
 
 
+@pytest.mark.live
 def test_what_cannot_be_checked_is_a_finding_too(machine: FakeMachine, tmp_path: Path) -> None:
     """An empty machine fails most checks, and all of them are in the table."""
     for file in ("mounts", "mountinfo", "sched"):
@@ -190,6 +194,7 @@ def test_a_process_that_is_gone_or_a_zombie_is_no_target(machine: FakeMachine, s
         of_job(machine, 500)
 
 
+@pytest.mark.live
 def test_json_is_one_object() -> None:
     """About this very machine and this very process."""
     result = subprocess.run(

@@ -14,6 +14,8 @@ from perfwatch_probes.readings import Gpu, GpuActivity, GpuProcess, GpuSample, P
 from tests.nvml_layer import FakeCard, FakeNvml, answers, machine
 from tests.probes.test_gpu_binding import holds
 
+pytestmark = pytest.mark.live
+
 RANK = Process(pid=100, start_ticks=1, parent_pid=1, name="python", command=(), environment={})
 
 

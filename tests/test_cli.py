@@ -10,14 +10,17 @@ import pytest
 
 from perfwatch import __version__
 from perfwatch.commands import COMMANDS
+from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
 from tests.sessions import record
+
+pytestmark = pytest.mark.live
 
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording.recording", "perfwatch.triage")
 
 
-def perfwatch(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "perfwatch", *arguments],
@@ -30,12 +33,12 @@ def perfwatch(*arguments: str, **environment: str) -> "subprocess.CompletedProce
 
 def test_version() -> None:
     """One line."""
-    assert perfwatch("--version").stdout == f"perfwatch {__version__}\n"
+    assert process("--version").stdout == f"perfwatch {__version__}\n"
 
 
 def test_help_lists_every_command_with_a_whole_sentence() -> None:
     """In the order of the catalogue, none of them cut short."""
-    lines = perfwatch("--help").stdout.splitlines()
+    lines = process("--help").stdout.splitlines()
     begins = lines.index("Commands:") + 1
     listed = lines[begins : begins + len(NAMES)]
 
@@ -46,7 +49,7 @@ def test_help_lists_every_command_with_a_whole_sentence() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_help_is_within_80_columns(name: str) -> None:
     """Examples included, for they are what gets copied."""
-    assert [line for line in perfwatch(name, "--help").stdout.splitlines() if len(line) > 80] == []
+    assert [line for line in process(name, "--help").stdout.splitlines() if len(line) > 80] == []
 
 
 def test_explain_knows_the_forms_of_a_cause_by_their_own_words() -> None:
@@ -207,7 +210,7 @@ def test_an_internal_error_says_where_and_that_the_job_is_safe(error: str) -> No
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete(shell: str) -> None:
     """The script for the user's shell is printed on request; which one it is cannot be told without a terminal."""
-    result = perfwatch("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    result = process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
 
     assert "_PERFWATCH_COMPLETE" in result.stdout
 
@@ -230,8 +233,8 @@ def test_letters_that_stdout_has_not_cost_neither_the_verdict_nor_its_exit_code(
     """A job with Japanese words in its command, shown where the locale is another: a question mark for each letter."""
     for path in session_of(RECORDINGS / "held_gil" / "fires" / "held_gil", tmp_path).iterdir():
         path.write_text(path.read_text().replace("held_gil_sleep.py", "\u5b66\u7fd2.py"))
-    plain = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING="utf-8")
-    done = perfwatch(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING=encoding)
+    plain = process(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING="utf-8")
+    done = process(arguments[0], str(tmp_path), *arguments[1:], PYTHONIOENCODING=encoding)
 
     assert (done.returncode, done.stderr) == (plain.returncode, "")
     assert "held_gil" in done.stdout

@@ -171,6 +171,7 @@ def test_every_exit_code_is_in_the_readme(readme: str, state: str) -> None:
     assert re.search(rf"\b{EXIT_CODES[state]}\b", readme)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_with_examples(name: str) -> None:
     """``perfwatch COMMAND --help`` shows how it is typed."""

@@ -13,6 +13,8 @@ from perfwatch.top.follow import STALE_SECONDS, Follower
 from perfwatch_probes.readings import Steps
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 
+pytestmark = pytest.mark.live
+
 
 def line(at: float, count: int) -> bytes:
     """One reading, as a writer has it."""

@@ -37,6 +37,7 @@ COMMANDS = ("replay", "report", "bundle", "top", "compare")
 FORBIDDEN = ("", "session.json", "readings-0001.jsonl", "above")
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("command", "forbidden"),
     [*itertools.product(COMMANDS, FORBIDDEN), *((command, "archive") for command in ("replay", "report", "compare"))],
@@ -79,6 +80,7 @@ def test_folders_of_sessions_that_may_not_be_read_are_not_empty_ones() -> None:
         find_session(None, {"PERFWATCH_DIR": "/somebody/elses"}, Denying())
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("mode", [0, 0o500])
 @pytest.mark.parametrize("command", ["report", "bundle"])
 def test_a_place_that_may_not_be_written_is_named(tmp_path: Path, command: str, mode: int) -> None:

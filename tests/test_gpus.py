@@ -53,6 +53,7 @@ def test_a_machine_without_a_driver_is_said_once_and_nobody_misses_it(tmp_path: 
     assert Case(history, session()).missing == ()
 
 
+@pytest.mark.live
 def test_a_driver_without_a_card_is_nothing_to_miss_either(tmp_path: Path) -> None:
     """The driver says so itself; it is not asked again."""
     taken = Taken()

@@ -28,6 +28,8 @@ from tests.probes.ras_answers import ras_answer
 from tests.sessions import session
 from tests.watched_groups import Watched, dumps
 
+pytestmark = pytest.mark.live
+
 PROBES = Path(__file__).parent / "probes"
 
 

@@ -116,6 +116,7 @@ def _typed(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("command", ["replay", "report"])
 @pytest.mark.parametrize("parents", [(50_000,), (50_001, 50_000)], ids=["own", "each_other"])
 def test_a_cycle_of_parents_ends_every_walk(session: Path, command: str, parents: tuple[int, ...]) -> None:
@@ -140,6 +141,7 @@ def test_a_cycle_of_parents_ends_every_walk(session: Path, command: str, parents
     assert done.returncode in (0, 40, 41, 50), done.stderr
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("name", "place", "value"),
     [

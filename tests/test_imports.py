@@ -1,6 +1,7 @@
 """Who may import what: the directions that keep verdicts pure, the launcher light and ``--help`` fast."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -30,15 +31,22 @@ INTERFACE_OF_TRIAGE = ("job", "history", "case", "diagnose", "rule", "rules", "q
 CALLS_THAT_ASK_A_CLOCK = {"now", "today", "utcnow"}
 
 
-def imports_of(path: Path) -> set[str]:
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file, flat: several tests look at the same files."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def imports_of(path: Path) -> frozenset[str]:
     """Dotted names that a file imports, wherever in it; ``from a import b`` gives ``a.b``."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def triage_files() -> list[Path]:
@@ -81,9 +89,7 @@ def _is_interface(name: str) -> bool:
 def test_triage_asks_no_clock(path: Path) -> None:
     """``datetime`` may format a time that the recording holds; it may not say what time it is."""
     asked = [
-        node.attr
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in CALLS_THAT_ASK_A_CLOCK
+        node.attr for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr in CALLS_THAT_ASK_A_CLOCK
     ]
 
     assert asked == []
@@ -104,10 +110,9 @@ def test_probes_import_nothing_of_perfwatch_but_probes(repository: Path) -> None
 def test_nothing_waits_with_select(repository: Path) -> None:
     """``select.select`` fails for descriptors from 1024 on, which a parent may have left open: ``readable`` takes any."""
     files = [path for tree in ("launcher", "probes") for path in (repository / tree).rglob("*.py")]
+    files = [path for path in files if "select" in path.read_text().lower()]  # others need not be parsed
     wrong = [
-        str(path.relative_to(repository))
-        for path in files
-        if any(_waits_with_select(node) for node in ast.walk(ast.parse(path.read_text())))
+        str(path.relative_to(repository)) for path in files if any(_waits_with_select(node) for node in nodes_of(path))
     ]
 
     assert wrong == []
@@ -149,6 +154,7 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.live
 def test_help_loads_neither_torch_nor_rich() -> None:
     """``perfwatch --help`` answers at once: each of these costs more than all the rest."""
     code = (
@@ -160,6 +166,7 @@ def test_help_loads_neither_torch_nor_rich() -> None:
     assert modules_after(code) & {"torch", "rich", "numpy", "psutil"} == set()
 
 
+@pytest.mark.live
 def test_no_module_of_the_launcher_needs_torch(repository: Path) -> None:
     """Every module but the drill programs and the agent is imported, and torch is not loaded by any of them."""
     names = sorted(

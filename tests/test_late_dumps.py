@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perfwatch_probes.group_variables import PIPE_VARIABLE
 from perfwatch_probes.readings import Frame, Reading, Stack, Thread
 from tests.watched_groups import Watched, dumps
+
+pytestmark = pytest.mark.live
 
 RECORDED = Path(__file__).parent / "probes" / "nccl"
 REDUCES = (

@@ -28,6 +28,7 @@ late.join()
 """
 
 
+@pytest.mark.live
 def test_a_python_thread_that_began_after_a_hundred_native_ones_is_looked_at() -> None:
     """Torch's pools have a thread for each core, and a program's own threads begin after them."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
@@ -44,6 +45,7 @@ def test_a_python_thread_that_began_after_a_hundred_native_ones_is_looked_at() -
     assert len(seen) == MOST_THREADS
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("py_spy", "dumps"),
     [("echo garbage", 0), ("echo Permission denied >&2; exit 1", 0), ("echo Failed to copy frame >&2; exit 1", 1)],

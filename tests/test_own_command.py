@@ -12,6 +12,8 @@ from perfwatch.errors import PerfwatchError
 from perfwatch.processes.reinvoke import own_command
 from perfwatch.top.started_watch import StartedWatch
 
+pytestmark = pytest.mark.live
+
 ITS_NAMES = ("typer", "msgspec", "json", "perfwatch", "sitecustomize")
 
 

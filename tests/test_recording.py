@@ -20,6 +20,8 @@ from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Process, SourceLine, Stack, Traceback
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -26,6 +26,7 @@ exit 1
 """
 
 
+@pytest.mark.live
 def test_a_suspect_is_sampled_again_as_soon_as_a_late_record_of_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.live
+
 SHORT = ("--hours", "0.55", "--ranks", "1", "--cards", "0", "--epoch", "30", "--stand-every", "600")
 
 

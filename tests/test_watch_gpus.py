@@ -18,6 +18,8 @@ from perfwatch_probes.nvml_layer import Listed
 from tests.nvml_layer import FakeCard, FakeNvml, machine
 from tests.sessions import session
 
+pytestmark = pytest.mark.live
+
 PATIENCE_SECONDS = 40.0
 WORKING = """
 import time

@@ -16,6 +16,8 @@ from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
 from tests.sessions import PATIENCE_SECONDS, session
 
+pytestmark = pytest.mark.live
+
 # Takes a lock twice beside a thread that works, so that stacks are sampled for a while.
 LOCKED = """
 import threading, time

@@ -17,6 +17,8 @@ from perfwatch.recording.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECON
 from perfwatch.recording.writer_process import Files
 from tests.limits import open_files, room_for
 
+pytestmark = pytest.mark.live
+
 PATIENCE_SECONDS = 20.0  # a loaded machine; passing tests wait milliseconds
 BUDGET = 2**22
 LINE = b'{"at":1.0,"reading":{"type":"X"}}'

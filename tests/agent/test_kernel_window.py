@@ -9,6 +9,8 @@ import pytest
 from tests.agent.conftest import Run
 from tests.nsight.attachable import built_library
 
+pytestmark = pytest.mark.live
+
 if shutil.which("cc") is None:
     pytest.skip("there is no C compiler to make a library with", allow_module_level=True)
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.agent.conftest import Run
 
+pytestmark = pytest.mark.live
+
 
 def test_traceback_on_stderr_is_unchanged_and_kept(
     interpreter: str, run: Run, agent_directory: Path, hook_api: Path

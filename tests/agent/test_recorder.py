@@ -11,6 +11,8 @@ import pytest
 from perfwatch.processes.place import Place
 from tests.agent.conftest import AGENT_FOLDER, Run
 
+pytestmark = pytest.mark.live
+
 PIPE, DUMP, OLD_DUMP = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 # What torch would read, and what the program sees.

@@ -10,6 +10,8 @@ from perfwatch_probes.readings import Steps
 from perfwatch_probes.steps import StepCounter
 from tests.agent.conftest import AGENT_FOLDER, Run
 
+pytestmark = pytest.mark.live
+
 STEPS = "import torch, os\noptimizer = torch.optim.SGD()\nfor _ in range({steps}): optimizer.step()\n"
 
 

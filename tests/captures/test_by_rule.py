@@ -10,13 +10,15 @@ import pytest
 from perfwatch.recording.recording import CAPTURE_BEGUN, load
 from tests.end_to_end.conftest import PERFWATCH, until
 
+pytestmark = pytest.mark.live
+
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
     pytest.skip("torch is not installed", allow_module_level=True)
 
 
 def test_a_slow_verdict_opens_one_window_of_the_armed_profiler(repository: Path, tmp_path: Path) -> None:
     """The recording says who asked; the trace is there, and is read as evidence."""
-    drill = repository / "launcher" / "perfwatch" / "drills" / "serial_loading.py"
+    drill = repository / "launcher" / "perfwatch" / "drills" / "programs" / "serial_loading.py"
     session = tmp_path / "session"
     run = subprocess.Popen(
         [*PERFWATCH, "run", "--capture-on", "slow", "--session", str(session), "--", sys.executable, str(drill)],

@@ -69,6 +69,7 @@ class Drawn(RecordedWindow):
         return super().run(command, deadline_seconds, environment)
 
 
+@pytest.mark.live
 @pytest.mark.end_to_end
 def test_a_rank_and_its_worker_are_recorded_without_being_stopped(subject: Subject, tmp_path: Path) -> None:
     """A flame graph and a speedscope profile of each, with the functions that they were in; idle ones too."""
@@ -88,6 +89,7 @@ def test_a_rank_and_its_worker_are_recorded_without_being_stopped(subject: Subje
     assert window.said[0] == "recording 0 of 1 s"
 
 
+@pytest.mark.live
 @pytest.mark.end_to_end
 def test_a_worker_that_has_ended_is_a_note_and_a_rank_that_has_ended_an_error(tmp_path: Path, subject: Subject) -> None:
     """What could be recorded is brought."""

@@ -110,6 +110,7 @@ def test_a_job_without_steps_cannot_open_the_window(tmp_path: Path) -> None:
         ncu.collect(Request(kind="ncu"), job.scene(), Window(tmp_path / "w", job.step))
 
 
+@pytest.mark.live
 def test_what_must_not_or_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     """Not armed, hung, without bound; with what to do instead."""
     armed = Job(tmp_path).scene().armed

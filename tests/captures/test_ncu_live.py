@@ -15,6 +15,8 @@ import pytest
 from tests.captures.test_torch_live import ALONE, start
 from tests.nsight.attachable import attachable_ncu, built_library
 
+pytestmark = pytest.mark.live
+
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 

@@ -23,6 +23,8 @@ from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.external import Finished
 from tests.captures.windows import RecordedWindow, scene
 
+pytestmark = pytest.mark.live
+
 
 def real_nsys() -> Tool | None:
     """The nsys of this machine."""

@@ -34,6 +34,7 @@ def ranks() -> Iterator[tuple[Subject, ...]]:
         job.communicate()
 
 
+@pytest.mark.live
 @pytest.mark.end_to_end
 def test_equal_stacks_are_one_and_the_odd_one_stands_apart(ranks: tuple[Subject, ...], tmp_path: Path) -> None:
     """Two groups, with their ranks; every thread is in the file below the page."""
@@ -50,6 +51,7 @@ def test_equal_stacks_are_one_and_the_odd_one_stands_apart(ranks: tuple[Subject,
     assert window.commands == []  # nothing but nonblocking dumps, which the probe makes
 
 
+@pytest.mark.live
 @pytest.mark.end_to_end
 def test_a_rank_that_has_ended_is_named_and_the_others_are_shown(ranks: tuple[Subject, ...], tmp_path: Path) -> None:
     """All gone: an error."""
@@ -116,6 +118,7 @@ def test_the_pause_of_native_frames_is_told(tmp_path: Path) -> None:
     assert window.commands[0][1:3] == ("dump", "--native")
 
 
+@pytest.mark.live
 def test_the_page_is_private(tmp_path: Path, ranks: tuple[Subject, ...]) -> None:
     """Stacks name paths and functions of the job."""
     window = RecordedWindow(tmp_path / "w")

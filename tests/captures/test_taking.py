@@ -168,6 +168,7 @@ def test_bug_of_ours_is_an_outcome_too(tmp_path: Path) -> None:
     assert "internal error: ZeroDivisionError" in taken(tmp_path, fake(breaks)).error
 
 
+@pytest.mark.live
 def test_rank_that_dies_in_the_window_ends_it(tmp_path: Path) -> None:
     """There is nobody left to wait for."""
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as rank:
@@ -187,6 +188,7 @@ def test_rank_that_dies_in_the_window_ends_it(tmp_path: Path) -> None:
     assert "has ended" in outcome.error
 
 
+@pytest.mark.live
 def test_program_of_a_capture_is_killed_at_its_deadline(tmp_path: Path) -> None:
     """A profiler that never finishes; its exit code is missing."""
 
@@ -217,6 +219,7 @@ def ended(helper: Helper, tell: Callable[[str], None] = lambda _: None) -> Outco
     return outcome
 
 
+@pytest.mark.live
 def test_helper_brings_outcome_and_words(tmp_path: Path) -> None:
     """What the capture tells arrives while it works."""
 
@@ -232,6 +235,7 @@ def test_helper_brings_outcome_and_words(tmp_path: Path) -> None:
     assert outcome.error == ""
 
 
+@pytest.mark.live
 def test_helper_that_is_late_is_killed(tmp_path: Path) -> None:
     """The watch is never held: the outcome says that it was given up."""
 
@@ -245,6 +249,7 @@ def test_helper_that_is_late_is_killed(tmp_path: Path) -> None:
     assert "was given up" in outcome.error
 
 
+@pytest.mark.live
 def test_helper_that_dies_is_an_outcome(tmp_path: Path) -> None:
     """Killed by whoever, the reason is told."""
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.captures.test_torch_live import ALONE, capture, spans, start
 
+pytestmark = pytest.mark.live
+
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 

@@ -19,6 +19,8 @@ import pytest
 
 from perfwatch.run.arming import AGENT_FOLDER
 
+pytestmark = pytest.mark.live
+
 if importlib.util.find_spec("torch") is None:  # not imported here: this process would look like a job
     pytest.skip("torch is not installed", allow_module_level=True)
 

@@ -75,6 +75,7 @@ def taken(capture: Any, stage: Scene, folder: Path) -> Outcome:
     return take(capture, request, stage, folder / "c" / "001", home(folder))
 
 
+@pytest.mark.live
 def test_nonsense_is_kept_and_said_and_silence_too(ranks: Callable[..., Scene], tmp_path: Path) -> None:
     """One rank writes garbage, the other takes the window and writes nothing; neither holds us."""
     outcome = taken(torch_profiler, ranks("garbage", "ignores"), tmp_path)
@@ -86,6 +87,7 @@ def test_nonsense_is_kept_and_said_and_silence_too(ranks: Callable[..., Scene], 
     assert list((tmp_path / "r" / "traces").iterdir()) == []
 
 
+@pytest.mark.live
 def test_snapshot_of_the_allocator_comes_into_the_session(ranks: Callable[..., Scene], tmp_path: Path) -> None:
     """Torch writes it to /tmp; it is moved, and never unpickled."""
     stage = ranks("memory")

@@ -9,8 +9,11 @@ import pytest
 
 from perfwatch.recording.recording import Recorder
 from perfwatch.recording.writer import Writer
+from tests.command_line import perfwatch
 from tests.comparison.runs import keep, run, step_times
 from tests.sessions import PATIENCE_SECONDS, session
+
+pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +31,17 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compare(*arguments: "str | Path") -> "subprocess.CompletedProcess[str]":
     """Run the command."""
-    command = [sys.executable, "-m", "perfwatch", "compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return perfwatch("compare", *map(str, arguments))
+
+
+@pytest.mark.live
+def test_the_command_is_a_program(fast: Path, slow: Path) -> None:
+    """It prints what it prints here, with the same exit code."""
+    command = [sys.executable, "-m", "perfwatch", "compare", str(fast), str(slow), "--fail-if-slower", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    here = compare(fast, slow, "--fail-if-slower", "5")
+
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 def test_it_says_first_that_the_runs_are_not_alike(fast: Path, slow: Path) -> None:

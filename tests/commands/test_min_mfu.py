@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
+
+pytestmark = pytest.mark.live
 
 CASE = RECORDINGS / "gpu_bound" / "fires" / "gpu_bound-run"
 # The recorded decoder: 8 layers of width 2,048, sequences of 1,024 tokens, 16 of them a step; embeddings of tokens and places
@@ -19,8 +22,7 @@ MODEL = ("--params", "419.4e6", "--tokens-per-step", "16384")
 def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Judge the recorded training again."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "perfwatch", "replay", str(session_of(CASE, Path(folder))), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return perfwatch("replay", str(session_of(CASE, Path(folder))), *arguments)
 
 
 @pytest.mark.parametrize(("least", "code"), [("40", 0), ("50", 60)])
@@ -57,6 +59,7 @@ def test_half_of_a_model_is_a_mistake_on_the_command_line() -> None:
     assert "--tokens-per-step" in done.stderr
 
 
+@pytest.mark.live
 def test_what_run_is_told_of_the_model_is_in_the_recording(tmp_path: Path) -> None:
     """So that ``replay SESSION --min-mfu 35`` needs to be told nothing."""
     written = tmp_path / "s" / "session.json"

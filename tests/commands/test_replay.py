@@ -15,6 +15,7 @@ from perfwatch.report.exits import exit_code
 from perfwatch.report.moment import last_living_moment, parse_moment, told_first
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
+from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
 from tests.sessions import readings, record, session, verdict
 
@@ -23,9 +24,7 @@ CRASHED = RECORDINGS / "crashed" / "fires" / "awaited_trial"
 
 def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "perfwatch", "replay", *arguments], capture_output=True, text=True, timeout=60
-    )
+    return perfwatch("replay", *arguments)
 
 
 def recording(*events: Event, seconds: int = 10) -> Recording:
@@ -102,6 +101,7 @@ def test_a_job_that_goes_on_has_no_end_to_tell() -> None:
     assert asked == [3]
 
 
+@pytest.mark.live
 def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
     """With its exit code, and what was said before in a line beside it; --at says what was known."""
     crashed = str(session_of(CRASHED, tmp_path))
@@ -112,6 +112,20 @@ def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
     assert "while it lived (after" in ended.stdout
     assert json.loads(replay(crashed, "--json").stdout)["cause"] == "crashed"
     assert json.loads(before.stdout)["state"] != "gone"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("arguments", [("replay", "--json"), ("bundle", "-o", "bundle.tar.gz")], ids=" ".join)
+def test_the_command_is_a_program(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """It prints what it prints here, with the same exit code."""
+    words = (arguments[0], str(record(tmp_path / "s")), *arguments[1:])
+    done = subprocess.run(
+        [sys.executable, "-m", "perfwatch", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    (tmp_path / "bundle.tar.gz").unlink(missing_ok=True)
+    here = perfwatch(*words, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 @pytest.mark.parametrize("text", ["4.5", "2026-11-20T11:51:28.5Z", "2026-11-20T12:51:28.5+01:00"])
@@ -150,6 +164,7 @@ def test_the_exit_code_tells_the_state(state: str, cause: str | None, code: int)
     assert exit_code(verdict(state=state, cause=cause)) == code
 
 
+@pytest.mark.live
 def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     """With the exit code of its state."""
     result = replay(str(record(tmp_path / "s")), "--json")
@@ -162,6 +177,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.live
 def test_the_same_recording_gives_the_same_verdict(tmp_path: Path) -> None:
     """On another machine and a year later: here twice, and from a copy of the folder under another name."""
     folder = record(tmp_path / "s")
@@ -171,6 +187,7 @@ def test_the_same_recording_gives_the_same_verdict(tmp_path: Path) -> None:
     assert replay(str(tmp_path / "elsewhere"), "--json").stdout == first
 
 
+@pytest.mark.live
 def test_it_says_where_the_verdict_comes_from_and_how_the_job_ended(tmp_path: Path) -> None:
     """And what was said then, where today's rules say something else."""
     shown = replay(str(record(tmp_path / "s"))).stdout
@@ -181,27 +198,23 @@ def test_it_says_where_the_verdict_comes_from_and_how_the_job_ended(tmp_path: Pa
     assert "outcome after 3.0 s: killed by signal 15" in shown
 
 
+@pytest.mark.live
 def test_a_bundle_can_be_replayed(tmp_path: Path) -> None:
     """Whoever got the archive types one command."""
     record(tmp_path / "s")
-    made = subprocess.run(
-        [sys.executable, "-m", "perfwatch", "bundle", str(tmp_path / "s")],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path,
-    )  # fmt: skip
+    made = perfwatch("bundle", str(tmp_path / "s"), cwd=tmp_path)
 
     assert made.stdout == "s.tar.gz\n"
     assert (tmp_path / "s.tar.gz").stat().st_mode & 0o777 == 0o600
     assert replay(str(tmp_path / "s.tar.gz"), "--json").stdout == replay(str(tmp_path / "s"), "--json").stdout
 
 
+@pytest.mark.live
 def test_a_bundle_overwrites_nothing(tmp_path: Path) -> None:
     """The file that is there may be the only copy of another incident."""
     record(tmp_path / "s")
     (tmp_path / "b.tar.gz").write_text("precious")
-    result = subprocess.run(
-        [sys.executable, "-m", "perfwatch", "bundle", str(tmp_path / "s"), "-o", str(tmp_path / "b.tar.gz")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    result = perfwatch("bundle", str(tmp_path / "s"), "-o", str(tmp_path / "b.tar.gz"))
 
     assert result.returncode == 2
     assert "exists already" in result.stderr

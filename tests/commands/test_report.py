@@ -7,23 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
 from tests.sessions import record
 
+pytestmark = pytest.mark.live
+
+BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 CRASHED = RECORDINGS / "crashed" / "fires" / "awaited_trial"
 
 
 def report(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "perfwatch", "report", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        timeout=60,
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
-    )
+    return perfwatch("report", *arguments, cwd=cwd, env={**BARE, **environment})
 
 
 def test_a_page_is_named_after_its_session(tmp_path: Path) -> None:
@@ -130,10 +126,15 @@ def test_a_session_that_is_being_written_can_be_reported(tmp_path: Path) -> None
     assert file.read_bytes() == before
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("form", ["text", "md"])
 def test_a_terminal_without_utf_8_gets_a_report_too(tmp_path: Path, form: str) -> None:
     """What its encoding lacks is replaced, not fatal."""
-    done = report(str(record(tmp_path / "session")), "-f", form, LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    done = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "report", str(record(tmp_path / "session")), "-f", form],
+        capture_output=True, text=True, timeout=60,
+        env={**BARE, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.isascii()

@@ -11,6 +11,7 @@ from perfwatch.__main__ import plain_run
 from perfwatch.cli import app
 from perfwatch.exporters.options import wanted
 from perfwatch.run.request import Request
+from tests.command_line import perfwatch
 
 PLAIN = [
     ["--", "python", "train.py"],
@@ -77,6 +78,7 @@ def test_anything_else_is_left_to_the_library(words: list[str]) -> None:
     assert plain_run(words) is None
 
 
+@pytest.mark.live
 def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
     """``perfwatch run true`` is unambiguous."""
     done = subprocess.run(
@@ -96,7 +98,7 @@ def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
 )
 def test_senseless_line_is_a_usage_error(words: list[str]) -> None:
     """Exit code 2 and a sentence on stderr, nothing on stdout."""
-    done = subprocess.run([sys.executable, "-m", "perfwatch", *words], capture_output=True, text=True)
+    done = perfwatch(*words)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr != ""

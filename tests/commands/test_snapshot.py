@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perfwatch.fleet import wire
 from perfwatch.fleet.clearing import MOST_SESSIONS
 from perfwatch.recording.recording import load_session
 from tests.fleet.test_clearing import made
 
+pytestmark = pytest.mark.live
 NONCE = "0011223344556677"
 RANK = """
 import mmap, sys

@@ -24,9 +24,12 @@ from perfwatch.top.follow import Follower
 from perfwatch.top.viewing import Viewer
 from perfwatch_probes.readings import Steps
 from tests import hostile, simulated_hour
+from tests.command_line import perfwatch
 from tests.end_to_end.conftest import needs_root
 from tests.recorded import RECORDINGS, session_of
 from tests.terminals import PATIENCE_SECONDS, TMUX, environment, terminal
+
+pytestmark = pytest.mark.live
 
 SECONDS = 90.0
 HOME, CLEAR, ALTERNATE_SCREEN = b"\x1b[H", b"\x1b[2J", b"\x1b[?1049h"
@@ -60,6 +63,11 @@ def once(*arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "perfwatch", "top", *arguments]
     everything = {**environment(), **changes}
     return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, env=everything)
+
+
+def in_process(*arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
+    """As into a pipe, without a new process."""
+    return perfwatch("top", *arguments, env={**environment(), **changes})
 
 
 @with_tmux
@@ -216,7 +224,7 @@ def test_a_recording_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Pa
     shutil.copytree(session, newer)
     text = (newer / "session.json").read_text()
     (newer / "session.json").write_text(text.replace("perfwatch.session/2", "perfwatch.session/9"))
-    done = once(str(newer))
+    done = in_process(str(newer))
 
     assert done.returncode == 2
     assert "perfwatch.session/9" in done.stderr
@@ -252,7 +260,7 @@ def test_a_terminal_without_utf_8_gets_letters(session: Path) -> None:
 
 def test_hostile_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
     """No escape sequence, nothing backwards, no line longer than the screen."""
-    done = once(str(hostile.record(tmp_path / "session")), COLUMNS="80", LINES="24")
+    done = in_process(str(hostile.record(tmp_path / "session")), COLUMNS="80", LINES="24")
 
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
@@ -266,7 +274,7 @@ def test_an_empty_recording_says_that_nothing_is_known(tmp_path: Path) -> None:
     for file in folder.glob("*.jsonl"):
         os.truncate(file, 0)
 
-    done = once(str(folder), COLUMNS="80", LINES="24")
+    done = in_process(str(folder), COLUMNS="80", LINES="24")
 
     assert done.returncode == 0
     assert "no GPU was looked at" not in done.stdout.splitlines()[0]
@@ -276,7 +284,7 @@ def test_an_empty_recording_says_that_nothing_is_known(tmp_path: Path) -> None:
 
 def test_a_process_that_is_not_there_is_told_as_by_attach() -> None:
     """Same words, same exit code."""
-    done = once("4194303")
+    done = in_process("4194303")
 
     assert done.returncode == 3
     assert "4194303" in done.stderr

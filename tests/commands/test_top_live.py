@@ -10,8 +10,9 @@ import pytest
 from tests.commands.test_top import once
 from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, environment
 
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
-@pytest.mark.end_to_end
+
 def test_a_job_that_nobody_watches_is_watched_while_the_screen_is_open(tmp_path: Path) -> None:
     """A screen of it comes, the recording stays, and no watcher of ours is left."""
     job = subprocess.Popen(
@@ -33,7 +34,6 @@ def test_a_job_that_nobody_watches_is_watched_while_the_screen_is_open(tmp_path:
     assert (folder / "session.json").exists()
 
 
-@pytest.mark.end_to_end
 def test_a_job_that_is_watched_is_seen_through_its_watchers_recording(tmp_path: Path) -> None:
     """No second watcher, no second recording."""
     program = "import time\nprint('ready', flush=True)\ntime.sleep(60)"

@@ -19,6 +19,8 @@ from perfwatch.top.asking import capture_watched, session_of
 from perfwatch.top.errands import Errands
 from tests.commands.test_top import once
 
+pytestmark = pytest.mark.live
+
 LATER_SECONDS = 50.0
 BEGUN: Message = {"ok": True, "number": 1}
 DONE: Message = {"ok": True, "outcome": {"kind": "torch", "summary": "a window of 1.2 s"}}

@@ -17,6 +17,8 @@ import pytest
 from perfwatch.processes.channel import Message
 from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
 
+pytestmark = pytest.mark.live
+
 
 class Clock:
     """Seconds that pass when the test says so."""

@@ -31,6 +31,7 @@ def test_ranks_of_one_job_share_a_place_and_one_watches(tmp_path: Path) -> None:
     assert second.take_watch()
 
 
+@pytest.mark.live
 def test_registered_roots_are_seen_by_all(tmp_path: Path) -> None:
     """Each launcher says which process it started."""
     first = enter({**RANKS, "RANK": "0"}, (tmp_path,))
@@ -47,6 +48,7 @@ def folder_of(pid: int, home: Path) -> Path | None:
     return armed.folder.path if armed is not None else None
 
 
+@pytest.mark.live
 def test_a_process_above_several_runs_means_none_of_them(tmp_path: Path) -> None:
     """A shell above one run means that one; a process of a run means that run, however many there are."""
     with (
@@ -150,6 +152,7 @@ def test_leaving_removes_the_place_when_nobody_uses_it(tmp_path: Path) -> None:
     assert kept.folder.exists()
 
 
+@pytest.mark.live
 def test_leaving_waits_for_what_outlives_its_rank(tmp_path: Path) -> None:
     """A DataLoader worker ends some seconds after its rank; a folder in memory must not stay for it."""
     place = enter({}, (tmp_path,))
@@ -188,6 +191,7 @@ def left_by_the_dead(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.live
 def test_place_that_a_killed_launcher_left_is_swept_later(left_by_the_dead: Path, tmp_path: Path) -> None:
     """Once nothing of that job lives."""
     enter({}, (tmp_path,))
@@ -195,6 +199,7 @@ def test_place_that_a_killed_launcher_left_is_swept_later(left_by_the_dead: Path
     assert not left_by_the_dead.exists()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", ["lock", "root-0"])
 def test_place_of_a_launcher_that_proc_does_not_show_is_not_swept(
     left_by_the_dead: Path, tmp_path: Path, name: str
@@ -220,6 +225,7 @@ def test_leaving_a_shared_place_leaves_it_to_a_launcher_that_proc_does_not_show(
     assert not second.folder.exists()
 
 
+@pytest.mark.live
 def test_a_pipe_in_place_of_a_root_holds_nobody(tmp_path: Path) -> None:
     """What looks for a job goes on to the roots that can be read."""
     place = enter({**RANKS, "RANK": "1"}, (tmp_path,))
@@ -257,6 +263,7 @@ def test_a_place_that_others_can_change_is_not_believed(tmp_path: Path) -> None:
     assert list(places((tmp_path,))) == [place.folder]
 
 
+@pytest.mark.live
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_place_is_believed_by_its_own_user_alone() -> None:
     """One that another user has left open to all is not looked into, be it root's."""

@@ -14,7 +14,7 @@ import pytest
 from perfwatch.recording.recording import load
 from tests.end_to_end.conftest import FAKE_TORCH, PATIENCE_SECONDS, PERFWATCH, TRAINER, needs_root
 
-pytestmark = [pytest.mark.end_to_end, needs_root()]
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end, needs_root()]
 
 
 class Machine:

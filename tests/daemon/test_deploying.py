@@ -36,6 +36,7 @@ def accepted(words: list[str]) -> None:
     command.make_context("daemon", words)
 
 
+@pytest.mark.live
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian package systemd)")
 def test_systemd_finds_nothing_wrong_with_the_unit(deploy: Path, tmp_path: Path) -> None:
     """Every directive is known and the sandbox is a tight one."""
@@ -113,6 +114,7 @@ def members(group: str) -> set[str]:
     return (words - nested).union(*(members(word) for word in nested))
 
 
+@pytest.mark.live
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (Debian package systemd)")
 def test_the_system_calls_of_the_child_that_becomes_a_user_are_admitted(unit: dict[str, list[str]]) -> None:
     """Those that drop rights and read inside a job's root; ptrace is not, and no file is given away."""
@@ -159,6 +161,7 @@ def test_the_daemon_set_says_what_the_daemon_needs(manifest: dict[str, Any]) -> 
     accepted(container["args"][2:])
 
 
+@pytest.mark.live
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_kubectl_takes_the_daemon_set(deploy: Path) -> None:
     """As the object that it says it is, without asking a cluster."""
@@ -187,6 +190,7 @@ def slurm(deploy: Path, which: str, state: Path, **changes: str) -> "subprocess.
     )
 
 
+@pytest.mark.live
 def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path: Path) -> None:
     """At once, with nothing on its streams; what is left belongs to root; old folders go."""
     state = tmp_path / "state"
@@ -211,6 +215,7 @@ def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path
     assert not (state / "4711" / ".pid").exists()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     "changes", [{"PERFWATCH": "/nowhere/perfwatch"}, {"SLURM_JOB_ID": ""}, {"PERFWATCH_STATE": "/proc/nowhere"}]
 )
@@ -220,6 +225,7 @@ def test_neither_ever_drains_a_node(deploy: Path, tmp_path: Path, changes: dict[
         assert slurm(deploy, which, tmp_path, **changes).returncode == 0
 
 
+@pytest.mark.live
 def test_an_epilog_ends_nobody_else(deploy: Path, tmp_path: Path) -> None:
     """The pid was used again meanwhile."""
     (tmp_path / "4711").mkdir()

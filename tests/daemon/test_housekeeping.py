@@ -16,6 +16,8 @@ from perfwatch_probes.deadline import Inline
 from tests.machines import FakeMachine
 from tests.sessions import PATIENCE_SECONDS, readings, session, verdict
 
+pytestmark = pytest.mark.live
+
 HEALTHY = verdict(state="healthy", cause="balanced")
 
 

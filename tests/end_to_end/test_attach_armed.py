@@ -11,7 +11,7 @@ import pytest
 
 from tests.end_to_end.conftest import PERFWATCH, Attach, state, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 TRAINER = """
 import os, torch
 torch.set_num_threads(1)

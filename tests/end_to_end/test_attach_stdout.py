@@ -8,7 +8,7 @@ import pytest
 
 from tests.end_to_end.conftest import StartJob
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 Attaching = Callable[..., "subprocess.Popen[str]"]
 

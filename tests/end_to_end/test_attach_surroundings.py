@@ -14,7 +14,7 @@ import pytest
 from perfwatch.verdict import OWNERS, STATES
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 SECRETS = ("hunter2hunter2", "sk-abcdefghijklmnopqrstuvwxyz123456", "AKIAIOSFODNN7EXAMPLE", "ghp_0123456789abcdefghij")
 Attaching = Callable[..., "subprocess.Popen[str]"]
 IN_NAMESPACE = ("unshare", "-m", "sh", "-c")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, state, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 
 def test_no_such_pid(attach: Attach) -> None:

@@ -13,7 +13,7 @@ import pytest
 from perfwatch.recording.recording import Recording, load
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, StartJob, needs_root, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 BEHIND_SECONDS = 3.0  # a calm or suspect job is looked at each second; the machine may be busy
 MEMORY = Path("/sys/fs/cgroup/memory")
 LIMIT_BYTES = 400 * 2**20

@@ -17,7 +17,7 @@ import pytest
 from perfwatch_probes.group_variables import free_port
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, Attach, StartJob, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 
 def listed() -> list[dict[str, Any]]:
@@ -60,8 +60,8 @@ def under_mpirun(library: Path, ranks: int, tmp_path: Path) -> Iterator[list[int
 
 def test_ranks_that_were_started_one_by_one_are_attached_to_together(job: StartJob, attach: Attach) -> None:
     """Two shells, two ranks, one master: whichever is named, both are seen; a pair with another master is another job."""
-    pids = []
-    for port, rank in ((29811, 0), (29811, 1), (29812, 0), (29812, 1)):
+    pids, ports = [], (free_port(), free_port())
+    for port, rank in ((ports[0], 0), (ports[0], 1), (ports[1], 0), (ports[1], 1)):
         pids.append(job("env", f"RANK={rank}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}").pid)
     answer = attach(pids[1])
 

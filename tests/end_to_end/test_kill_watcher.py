@@ -14,12 +14,12 @@ import pytest
 from perfwatch_probes.stacks import left_traced
 from tests.end_to_end.conftest import PERFWATCH, Job, StartJob, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 KILLS = int(os.environ.get("PERFWATCH_KILLS", "5"))
 SEED = int(os.environ.get("PERFWATCH_SEED", "20261120"))
 LATEST_SECONDS = 4.0  # an attach starts within 1 s, dumps and records stacks within 3 s more
 STRAY_SECONDS = 5.0  # the writer stores what is in its pipe before it ends
-MARK = "/perfwatch-was-killed-here"  # on PATH, the one variable that also py-spy gets from us
+MARK = f"/perfwatch-was-killed-here-{os.getpid()}"  # on PATH, the one variable that also py-spy gets from us
 
 
 def marked() -> list[str]:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.end_to_end.conftest import until
 
+pytestmark = pytest.mark.live
+
 PROGRAM = """
 import os, sys
 held = os.open(os.fsencode(sys.argv[1]), os.O_RDWR | os.O_CREAT)

@@ -12,7 +12,7 @@ import pytest
 from perfwatch_probes.group_variables import free_port
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, until
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 PROGRAM = """
 import os, sys, time

@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.conftest import PATIENCE_SECONDS, PERFWATCH, StartJob, until
 from tests.webhook import Webhook
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 METRICS_AT = "metrics are served on "
 
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from perfwatch.fleet.clearing import BUDGET_BYTES, MOST_SESSIONS, YOUNG_SECONDS, clear, tidy
 from perfwatch.fleet.merge.snapshot import Snapshot
@@ -12,6 +13,8 @@ from perfwatch.recording.recording import Recorder
 from perfwatch.recording.session import SNAPSHOT
 from tests.fleet.parts import simulated
 from tests.sessions import PATIENCE_SECONDS, session
+
+pytestmark = pytest.mark.live
 
 NOW = 1_795_175_484.0
 OLD = NOW - YOUNG_SECONDS - 1000.0

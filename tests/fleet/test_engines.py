@@ -11,6 +11,8 @@ from perfwatch.fleet.over_srun import OverSrun
 from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES, MARK
 from tests.fleet.stubs import Stubs, stubs
 
+pytestmark = pytest.mark.live
+
 __all__ = ["stubs"]
 
 SOON_SECONDS = 30.0

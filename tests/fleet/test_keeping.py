@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perfwatch.fleet.asking import Question, ask
 from perfwatch.fleet.engine import Answer
 from perfwatch.fleet.keeping import keep
 from perfwatch.fleet.merge.fleet_recording import MODE
 from tests.fleet.parts import simulated
 from tests.fleet.test_asking import Spoken, snapshot
+
+pytestmark = pytest.mark.live
 
 PATIENCE_SECONDS = 60.0
 

@@ -50,6 +50,7 @@ def found(tmp_path: Path) -> Iterator[FoundJob]:
         program.kill()
 
 
+@pytest.mark.live
 def test_a_job_that_cannot_be_told_keeps_no_other_from_the_snapshot(
     found: FoundJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from tests.fleet.machines import PATIENCE_SECONDS, free_port
 from tests.fleet.pods import LABELS, Pods, pods, why_not
 from tests.fleet.stuck_ranks import assert_named, stuck_ranks
 
+pytestmark = pytest.mark.live
+
 FAKE = Path(__file__).parent / "fake_host.py"
 DEADLINE_SECONDS = 10.0
 DOES = {

@@ -12,6 +12,8 @@ import pytest
 from tests.end_to_end.conftest import PATIENCE_SECONDS, until
 from tests.fleet.slurm import cluster, submit, why_not
 
+pytestmark = pytest.mark.live
+
 FAKE = Path(__file__).parent / "fake_host.py"
 
 

@@ -16,6 +16,8 @@ from perfwatch.fleet.over_ssh import OverSsh
 from tests.fleet.machines import PATIENCE_SECONDS, Hosts, hosts, why_not
 from tests.fleet.stuck_ranks import assert_named, stuck_ranks
 
+pytestmark = pytest.mark.live
+
 pytest.importorskip("ClusterShell", reason="ClusterShell is not installed: python -m pip install ClusterShell")
 
 FAKE = Path(__file__).parent / "fake_host.py"

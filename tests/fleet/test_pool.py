@@ -6,8 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from perfwatch.fleet import pool
 from perfwatch.fleet.engine import Answer
+
+pytestmark = pytest.mark.live
 
 SOON_SECONDS = 20.0
 

@@ -17,6 +17,8 @@ from perfwatch_probes.group_variables import free_port
 from tests.end_to_end.conftest import PATIENCE_SECONDS, until
 from tests.fleet.slurm import cluster, submit, why_not
 
+pytestmark = pytest.mark.live
+
 RANK = Path(__file__).parent / "slurm_rank.py"
 FAKE = Path(__file__).parent / "fake_host.py"
 PERFWATCH = f"{sys.executable} -m perfwatch"

@@ -18,6 +18,8 @@ from perfwatch.gauntlet.program import BrokenDrillError, Program
 from perfwatch.verdict import Coverage, ObserverCost, Timeline, Verdict
 from perfwatch.verdict import Culprit as Named
 
+pytestmark = pytest.mark.live
+
 PROGRAM = """
 import json, os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)

@@ -36,6 +36,7 @@ def test_every_program_that_wants_a_card_says_so_in_the_catalogue(repository: Pa
     assert programs == {drill.program for drill in ON_A_CARD}
 
 
+@pytest.mark.live
 @pytest.mark.skipif(not NO_CARD, reason="this machine has a GPU")
 def test_without_a_card_the_check_says_so(repository: Path, tmp_path: Path) -> None:
     """One sentence, and the exit code of a usage error."""
@@ -48,6 +49,7 @@ def test_without_a_card_the_check_says_so(repository: Path, tmp_path: Path) -> N
     assert done.stderr.strip() == "needs an NVIDIA GPU: none is among the device files"
 
 
+@pytest.mark.live
 @pytest.mark.end_to_end
 @pytest.mark.skipif(not NO_CARD, reason="this machine has a GPU")
 def test_without_a_card_a_program_ends_with_a_sentence(repository: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from perfwatch.captures.kineto.endpoint import Endpoint
 from perfwatch.captures.kineto.protocol import HEADER, answer
 
+pytestmark = pytest.mark.live
+
 
 class Client:
     """What Kineto is inside a process of the job."""

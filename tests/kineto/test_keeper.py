@@ -19,6 +19,8 @@ from perfwatch.run.arming import equipped
 from perfwatch.run.request import Request
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
+pytestmark = pytest.mark.live
+
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "3"))  # 200 before a release: scripts/kill_rounds
 GONE_SECONDS = 0.1
 CROWDED_SECONDS = 0.9  # on a machine whose CPUs others use as well, the janitor may have to wait for its turn

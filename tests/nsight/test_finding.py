@@ -10,6 +10,8 @@ from perfwatch.captures.nsight.permission import check_counters, refused
 from perfwatch.errors import CaptureUnavailable, PermissionDenied
 from perfwatch.processes.programs import run_program
 
+pytestmark = pytest.mark.live
+
 HELP = Path(__file__).parent  # as nsys and ncu 2025.3 print it
 
 

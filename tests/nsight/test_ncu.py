@@ -125,6 +125,7 @@ else:
 MEASURES = 'print("==PROF== Profiling \\"k\\" - 0: 3 passes", file=log, flush=True)\nopen(report, "w").write("report")'
 
 
+@pytest.mark.live
 def test_a_second_run_gives_the_table_and_keeps_the_report(tmp_path: Path) -> None:
     """And takes its log away again."""
     report = tmp_path / "k.ncu-rep"
@@ -135,6 +136,7 @@ def test_a_second_run_gives_the_table_and_keeps_the_report(tmp_path: Path) -> No
     assert not report.with_suffix(".log").exists()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("behaviour", "limit", "error", "says"),
     [
@@ -153,6 +155,7 @@ def test_a_second_run_that_brings_nothing_says_why(
         measure(("true",), Choice(), tmp_path / "k.ncu-rep", ncu(tmp_path, behaviour), limit, proc=tmp_path)
 
 
+@pytest.mark.live
 def test_an_old_ncu_and_a_place_that_takes_nothing_are_refused_before_anything_runs(tmp_path: Path) -> None:
     """With what is missing, and the option that names another place."""
     environment = ncu(tmp_path, MEASURES)
@@ -168,6 +171,7 @@ def test_an_old_ncu_and_a_place_that_takes_nothing_are_refused_before_anything_r
         measure(("true",), Choice(), tmp_path / "k.ncu-rep", {"PERFWATCH_NCU": str(old)}, proc=tmp_path)
 
 
+@pytest.mark.live
 def test_a_report_that_ncu_cannot_read_is_refused(tmp_path: Path) -> None:
     """Its own words are passed on."""
     report = tmp_path / "k.ncu-rep"
@@ -193,6 +197,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
         read_report(cut, {}, run_program)
 
 
+@pytest.mark.live
 def test_the_command_prints_the_table_after_the_programs_own_output(tmp_path: Path) -> None:
     """JSON for a program; a line on stderr says where the report is."""
     done = subprocess.run(

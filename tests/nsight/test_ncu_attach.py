@@ -13,6 +13,8 @@ from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
+pytestmark = pytest.mark.live
+
 
 def armed(folder: Path, program: Path, **more: str) -> Mapping[str, str]:
     """The environment in which the job would start."""

@@ -11,6 +11,8 @@ from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 from tests.nsight.attachable import attachable_ncu
 
+pytestmark = pytest.mark.live
+
 
 def armed(folder: Path) -> tuple[str, ...]:
     """The command with which the job would start, and ``folder`` as the disk."""

@@ -14,6 +14,8 @@ from perfwatch.processes.armed import read_armed
 from perfwatch.processes.programs import run_program
 from perfwatch_probes.agent_folder import AgentFolder
 
+pytestmark = pytest.mark.live
+
 
 def program(path: Path, text: str) -> Path:
     """A shell script in the place of nsys."""

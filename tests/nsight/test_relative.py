@@ -10,6 +10,8 @@ from perfwatch.captures.nsight.nsys_report import exported
 from perfwatch.errors import TraceUnreadable
 from perfwatch.processes.programs import run_program
 
+pytestmark = pytest.mark.live
+
 TABLE = Path(__file__).parents[1] / "traces" / "ncu_kernels.csv.gz"
 # Both say what they are; asked for a report they read it, and write what is asked for into the last word, or the named file.
 NCU = f"""#!/bin/sh

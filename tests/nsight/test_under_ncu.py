@@ -9,6 +9,8 @@ import pytest
 
 from perfwatch.captures.nsight import under_ncu
 
+pytestmark = pytest.mark.live
+
 JOB = (
     "import signal, sys, time\n"
     "signal.signal(signal.{name}, lambda *_: (print('tidied', flush=True), sys.exit(7)))\n"

@@ -21,6 +21,8 @@ from perfwatch_probes import readings as r
 from tests.sessions import CREATED, session, verdict
 from tests.webhook import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def servers() -> Iterator[list[MetricsServer]]:

@@ -13,6 +13,8 @@ from perfwatch.exporters.notifier import Notifier, Policy
 from tests.sessions import session, verdict
 from tests.webhook import PATIENCE_SECONDS, Webhook
 
+pytestmark = pytest.mark.live
+
 QUICK = Policy(waits_seconds=(0.0, 0.01, 0.02), deadline_seconds=0.3, last_seconds=2.0)
 PATIENT = Policy(waits_seconds=(0.0, 0.01, 0.02), deadline_seconds=PATIENCE_SECONDS, last_seconds=PATIENCE_SECONDS)
 FOLDER = "/var/tmp/perfwatch/s"

@@ -56,6 +56,7 @@ def test_late_calibration_is_unknown() -> None:
     assert CpuClocks(Late()).offsets([0]) == {}
 
 
+@pytest.mark.live
 def test_our_own_last_run_is_now(child: KillableChild) -> None:
     """With the measured offset, a thread that runs on that CPU ran a moment ago."""
     cpu = min(os.sched_getaffinity(0))
@@ -68,6 +69,7 @@ def test_our_own_last_run_is_now(child: KillableChild) -> None:
     assert first[cpu] < time.monotonic()
 
 
+@pytest.mark.live
 def test_visits_leave_the_affinity_as_it_was(child: KillableChild) -> None:
     """After its visits the reader may run where it could before, and this process was never moved."""
     before = os.sched_getaffinity(0)

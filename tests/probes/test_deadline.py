@@ -11,6 +11,8 @@ import pytest
 from perfwatch_probes.deadline import Inline, KillableChild
 from perfwatch_probes.probe import Unavailable
 
+pytestmark = pytest.mark.live
+
 
 def add(one: int, other: int) -> int:
     """A call that answers."""

@@ -22,6 +22,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Descriptor, Thread, Wait
 from perfwatch_probes.sockets import Sockets
 
+pytestmark = pytest.mark.live
+
 LIVE = Filesystem()
 MOUNTS = """24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 91 24 0:52 / /mnt/my\\040data rw,relatime shared:50 master:3 - nfs4 filer:/export/my\\040data rw,vers=4.2

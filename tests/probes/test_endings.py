@@ -17,6 +17,8 @@ from perfwatch_probes.endings import Endings
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.guest import Guests
 
+pytestmark = pytest.mark.live
+
 TOLD_AFTER_REAPING = (6, 15)  # of Linux: PIDFD_INFO_EXIT
 PARENT = """
 import subprocess, sys

@@ -12,6 +12,8 @@ from perfwatch_probes.filesystem import Absent
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Reading, StackFailure
 
+pytestmark = pytest.mark.live
+
 
 def wait(
     ask: Callable[[], Iterable[Reading]], deadline_seconds: float = 20.0, memory: int | None = None

@@ -11,6 +11,8 @@ import pytest
 from perfwatch_probes.external import MOST_AT_ONCE, reap, run_together, start
 from perfwatch_probes.probe import Unavailable
 
+pytestmark = pytest.mark.live
+
 GENEROUS_SECONDS = 20.0
 
 

@@ -47,6 +47,7 @@ def test_lock_takers_by_inode_and_device(device: str, inode: int, took: tuple[in
     assert parse_locks(LOCKS, device, inode) == took
 
 
+@pytest.mark.live
 def test_who_has_inherited_a_locked_file_holds_its_lock(tmp_path: Path) -> None:
     """The one that took it is gone; the script and what it has started have the file open yet, or not."""
     path = tmp_path / "cache.lock"

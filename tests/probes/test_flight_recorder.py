@@ -165,6 +165,7 @@ print(json.dumps([call.collective_seq_id, call.collective_name, str(call.input_s
 """
 
 
+@pytest.mark.live
 def test_it_agrees_with_torchs_own_analyzer(tmp_path: Path) -> None:
     """Who is behind, and in which call, on the same dumps."""
     paths = [tmp_path / str(rank) for rank in (0, 1)]

@@ -26,6 +26,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import ProbeCall, Reading, RecordedGroup
 from tests.probes.flight_dumps import Bomb, dump
 
+pytestmark = pytest.mark.live
+
 RANK_PROGRAM = """
 import os, sys
 path, dump, target = sys.argv[1:]

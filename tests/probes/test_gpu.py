@@ -17,6 +17,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Gpu, GpuActivity, GpuSample, GpuSilence, Reading
 from tests.nvml_layer import FakeNvml, machine
 
+pytestmark = pytest.mark.live
+
 PATIENCE_SECONDS = 20.0
 Until = Callable[[Callable[[], bool]], None]
 

@@ -16,8 +16,11 @@ from perfwatch_probes import guest
 from perfwatch_probes.filesystem import Absent
 from perfwatch_probes.guest import Guests, identity_of, is_ours
 from perfwatch_probes.probe import Unavailable
+from tests.uids import own_uid
 
-OTHER = 1001
+pytestmark = pytest.mark.live
+
+OTHER = own_uid(3)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
 
@@ -164,7 +167,7 @@ def test_a_process_that_becomes_roots_is_not_followed_there(guests: Guests, shar
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == b"1001\n"
+        assert process.stdout.readline() == b"%d\n" % OTHER
         met = guests.identity(process.pid)
         process.stdin.write(b"\n")
         process.stdin.flush()
@@ -218,5 +221,5 @@ def test_without_the_right_to_change_users_files_are_left_alone(other: "subproce
     bounded = ["setpriv", "--bounding-set", "-setuid,-setgid", sys.executable, "-c", program]
     said = subprocess.run(bounded, capture_output=True, text=True, check=True).stdout
 
-    assert "files of uid 1001 are left alone: uid 0 may not become that user" in said
+    assert f"files of uid {OTHER} are left alone: uid 0 may not become that user" in said
     assert "SETUID" in said

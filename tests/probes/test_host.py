@@ -14,6 +14,7 @@ from perfwatch_probes.pressure import parse_pressure
 from perfwatch_probes.readings import Pressure
 
 
+@pytest.mark.live
 def test_the_real_machine_makes_sense(child: KillableChild) -> None:
     """Totals bound what is used, and counters have counted."""
     [host] = HostProbe(hosts=Recorded(child)).look()
@@ -26,6 +27,7 @@ def test_the_real_machine_makes_sense(child: KillableChild) -> None:
     assert host.running_threads >= 1
 
 
+@pytest.mark.live
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount something")
 def test_the_shared_memory_is_the_one_that_the_process_sees(guests: Guests) -> None:
     """A container has its own /dev/shm, often of 64 MiB."""

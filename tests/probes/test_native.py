@@ -82,6 +82,7 @@ def test_without_perf_the_advice_is_how_to_get_it() -> None:
     assert "linux-perf" in caught.value.advice
 
 
+@pytest.mark.live
 def test_a_perf_that_fails_is_unavailable(tmp_path: Path) -> None:
     """Its complaint reaches the reader, and nothing of it is left running."""
     broken = tmp_path / "perf"
@@ -92,6 +93,7 @@ def test_a_perf_that_fails_is_unavailable(tmp_path: Path) -> None:
         NativeProbe(str(broken)).look(os.getpid(), 44)
 
 
+@pytest.mark.live
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed here")
 def test_a_spinning_thread_is_seen_in_the_interpreter_and_not_stopped(start: Callable[[str], int]) -> None:
     """The real perf finds the evaluation loop of an endless Python program."""

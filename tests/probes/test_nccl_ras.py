@@ -16,6 +16,8 @@ from perfwatch_probes.readings import Communicator, GroupMember, Reading
 from tests.probes.ras_answers import ras_answer
 from tests.probes.ras_services import Services
 
+pytestmark = pytest.mark.live
+
 HUNG = "2.28.9_hung.json"
 
 

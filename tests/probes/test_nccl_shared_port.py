@@ -16,6 +16,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.sock_diag import other_end
 from tests.probes.ras_services import Services
 
+pytestmark = pytest.mark.live
+
 LOOKS = 20
 
 

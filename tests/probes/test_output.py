@@ -47,6 +47,7 @@ def writer(tmp_path: Path) -> "subprocess.Popen[str]":
     return program
 
 
+@pytest.mark.live
 def test_files_open_for_writing_are_told_once_each(
     writer: "subprocess.Popen[str]", child: KillableChild, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
@@ -62,6 +63,7 @@ def test_files_open_for_writing_are_told_once_each(
     writer.communicate("x")
 
 
+@pytest.mark.live
 def test_a_log_is_looked_into_once_it_has_fallen_silent(child: KillableChild, tmp_path: Path) -> None:
     """Half a minute after its last line; of what it says only a count is kept."""
     (tmp_path / "train.log").write_text("".join(f"step {step} loss 0.5\n" for step in range(25)))
@@ -79,6 +81,7 @@ def test_a_log_is_looked_into_once_it_has_fallen_silent(child: KillableChild, tm
     assert silent.modified_ago_seconds == pytest.approx(90.0)  # type: ignore[union-attr]
 
 
+@pytest.mark.live
 def test_a_dead_mount_costs_two_deadlines_and_is_evidence(writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """The stat that did not come back names the file; the rest are not tried."""
     caller = DeadMount()

@@ -208,6 +208,7 @@ def test_hidden_process_has_not_ended(tmp_path: Path) -> None:
         ended(Hidden(proc=tmp_path), known(4100, 262809))
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("ending", "exit_code", "number"),
     [("os._exit(3)", 3, None), ("os._exit(0)", 0, None), ("os.kill(os.getpid(), 9)", None, signal.SIGKILL)],
@@ -236,6 +237,7 @@ def test_zombie_tells_how_it_ended(
     assert (gone.zombie, gone.exit_code, gone.signal, gone.parent_pid) == (True, exit_code, number, parent)
 
 
+@pytest.mark.live
 def test_dead_main_thread_is_not_the_end(start: Start, until: Until) -> None:
     """A process whose main thread has left lives on in its other threads, although it looks like a zombie."""
     pid = start(
@@ -249,6 +251,7 @@ def test_dead_main_thread_is_not_the_end(start: Start, until: Until) -> None:
     assert ended(LIVE, identify(LIVE, pid, Inline(), keep)) is None
 
 
+@pytest.mark.live
 def test_identity_and_usage_of_a_living_process(child: KillableChild) -> None:
     """This very process, through the child that would survive a hang of it."""
     process = identify(LIVE, os.getpid(), child, keep)

@@ -95,6 +95,7 @@ def test_abstract_name() -> None:
     assert unix_name(b"") == ""
 
 
+@pytest.mark.live
 def test_our_own_connection_is_described() -> None:
     """The kernel tells of a living connection how many bytes arrived and when."""
     with (

@@ -209,6 +209,7 @@ def test_the_tables_of_processes_that_have_ended_are_let_go(tmp_path: Path) -> N
     assert len(sockets.gaps) == 1
 
 
+@pytest.mark.live
 def test_living_connection_and_its_peer(child: KillableChild) -> None:
     """A connection to ourselves: what arrived, when, and that we are the peer."""
     with (
@@ -228,6 +229,7 @@ def test_living_connection_and_its_peer(child: KillableChild) -> None:
     assert sockets.gaps == []
 
 
+@pytest.mark.live
 def test_what_the_connections_of_a_process_have_carried(child: KillableChild) -> None:
     """Of both ends, which are ours: what arrived and was confirmed, and what waits in a window that nobody empties."""
     with (
@@ -259,6 +261,7 @@ def test_without_counters_there_is_no_traffic(tmp_path: Path) -> None:
         Sockets(Filesystem(proc=tmp_path), Inline()).traffic(10)
 
 
+@pytest.mark.live
 @pytest.mark.skipif(os.geteuid() != 0, reason="entering a network namespace wants CAP_SYS_ADMIN")
 def test_living_connection_in_another_namespace(child: KillableChild) -> None:
     """A job in its own network namespace is seen in there, and the reader comes back to ours."""

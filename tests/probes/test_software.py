@@ -13,6 +13,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Software
 from perfwatch_probes.software import parse_maps, parse_version, software
 
+pytestmark = pytest.mark.live
+
 MAPS = """\
 55d0-55d1 r-xp 00000000 08:01 42 /opt/conda/bin/python3.12
 7f00-7f01 r-xp 00000000 08:01 43 /opt/conda/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so

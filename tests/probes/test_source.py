@@ -221,6 +221,7 @@ def test_a_line_that_is_not_there_is_refused() -> None:
         at(99)
 
 
+@pytest.mark.live
 def test_a_file_is_read_in_the_child(child: KillableChild, tmp_path: Path) -> None:
     """The text of the line is stripped."""
     (tmp_path / "t.py").write_text(PROGRAM)
@@ -231,6 +232,7 @@ def test_a_file_is_read_in_the_child(child: KillableChild, tmp_path: Path) -> No
     assert reading.file == str(tmp_path / "t.py")
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -255,6 +257,7 @@ def test_a_file_that_is_no_use_is_unavailable(
         SourceProbe(Recorded(child)).look(os.getpid(), path, 1)
 
 
+@pytest.mark.live
 def test_a_fifo_of_that_name_does_not_hold_the_reader(child: KillableChild, tmp_path: Path) -> None:
     """Only regular files are read."""
     os.mkfifo(tmp_path / "t.py")

@@ -93,6 +93,7 @@ def test_without_py_spy_there_is_no_record() -> None:
     assert "pip install" in caught.value.advice
 
 
+@pytest.mark.live
 def test_a_living_process_is_recorded_and_left_as_it_was(start: Callable[[str], int]) -> None:
     """The real py-spy: where it waits, for how long, until now; nothing is traced and nothing is left behind."""
     pid = start("print('ready', flush=True)\ninput()")
@@ -112,12 +113,14 @@ def test_a_living_process_is_recorded_and_left_as_it_was(start: Callable[[str], 
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.live
 def test_a_record_of_a_dead_process_says_so() -> None:
     """The failure of py-spy is translated as for a dump."""
     with pytest.raises(Unavailable, match="is no more"):
         _finish(start_record(2**22 - 1, 1.0, 20))
 
 
+@pytest.mark.live
 def test_a_record_that_is_late_is_interrupted_and_then_killed(tmp_path: Path) -> None:
     """A py-spy that hangs and ignores the interrupt does not hold us: it is killed and reported."""
     stubborn = tmp_path / "py-spy"

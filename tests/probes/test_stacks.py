@@ -67,6 +67,7 @@ def test_each_thread_becomes_a_stack_innermost_frame_first() -> None:
     )
 
 
+@pytest.mark.live
 def test_processes_are_asked_one_by_one_and_never_stopped() -> None:
     """Each call is --nonblocking and for one pid: py-spy prints only the parent otherwise."""
     run, commands = answering(answered(), answered())
@@ -122,6 +123,7 @@ def test_what_cannot_be_read_says_why_and_what_would_help(finished: Finished, re
     assert advice in call.advice
 
 
+@pytest.mark.live
 def test_without_py_spy_every_process_is_unavailable(tmp_path: Path) -> None:
     """The advice is the command that installs it."""
     stacks = Stacks("py-spy", answering()[0])
@@ -186,6 +188,7 @@ def test_texts_of_a_program_that_is_installed_as_a_package() -> None:
     assert stack.texts == ("/data/shard-7.tar",)
 
 
+@pytest.mark.live
 def test_without_redaction_no_text_is_collected() -> None:
     """Private by default."""
     run, _ = answering(answered(thread(frame("f", "/t.py", 1, path='"/data"'))))
@@ -196,6 +199,7 @@ def test_without_redaction_no_text_is_collected() -> None:
     assert stack.texts == ()
 
 
+@pytest.mark.live
 def test_a_living_process_is_read_and_left_as_it_was(start: Callable[[str], int]) -> None:
     """The real py-spy names the lines of two threads, and leaves no tracer and no stopped thread."""
     pid = start(

@@ -161,6 +161,7 @@ def test_held_memory_lock_costs_only_what_is_behind_pointers(recorded: Filesyste
     assert [one.wait.kind for one in found if one.wait] == ["read", "futex"]
 
 
+@pytest.mark.live
 def test_living_threads_and_what_they_wait_for(
     start: Start, until: Until, child: KillableChild, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_living_threads_and_what_they_wait_for(
     assert not any(one.state in "tT" for one in look())
 
 
+@pytest.mark.live
 def test_living_process_that_ends(start: Start, wake: Wake, child: KillableChild, until: Until) -> None:
     """A process that ends between two looks is unavailable, never an error."""
     pid = start("print('ready', flush=True)\nimport sys\nsys.stdin.readline()")

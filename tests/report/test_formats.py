@@ -15,6 +15,7 @@ from perfwatch.report.story import Story, tell
 from tests import hostile, simulated_hour
 from tests.recorded import RECORDINGS, session_of
 
+pytestmark = pytest.mark.live
 READABLE = [one.name for one in FORMATS if one.readable]
 
 
@@ -91,6 +92,7 @@ def test_the_forms_are_chosen_by_name_or_by_the_ending_of_the_file() -> None:
     }
 
 
+@pytest.mark.live
 def test_the_page_holds_no_markup_of_the_job(nasty: Path) -> None:
     """Every ``<`` of a name is escaped, in the text and in the plots' data, and the page forbids itself to load anything."""
     page = made("html", nasty)
@@ -143,6 +145,7 @@ def test_the_json_holds_the_verdict_as_every_other_command_gives_it(nasty: Path)
     assert document["events"][0]["kind"] == "verdict"
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", [one.name for one in FORMATS if one.name != "speedscope"])
 def test_a_session_without_a_single_reading_has_a_report(tmp_path: Path, name: str) -> None:
     """It says that nothing suffices; that is an answer."""

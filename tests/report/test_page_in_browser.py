@@ -22,7 +22,10 @@ for (const document of Bokeh.documents)
 DRAWN = "return Bokeh.documents.length > 0 && document.querySelectorAll('.plot > *').length > 0"
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium and chromedriver are not installed")
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium and chromedriver are not installed"),
+]
 
 
 def page(folder: Path, place: Path, **changes: Any) -> Path:

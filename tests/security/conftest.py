@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-MALLORY, VICTIM = 1001, 1002
+from tests.uids import own_uid
+
+MALLORY, VICTIM = own_uid(0), own_uid(1)
 DEADLINE_SECONDS = 60.0  # for broken code, never a wait
 PERFWATCH = (sys.executable, "-m", "perfwatch")
 # What makes a process a training job to perfwatch: it maps a file of this name.

@@ -15,6 +15,8 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, JOB, PERFWATCH, Popen, User, as_user, line
 
+pytestmark = pytest.mark.live
+
 FAKE_JOBS = 200
 ADOPTED_SECONDS = 5.0
 # A machine that other tests load as well takes longer to start the victim's interpreter; the figure itself is printed.

@@ -13,6 +13,8 @@ from perfwatch_probes.guest import Guests, is_ours
 from perfwatch_probes.probe import Unavailable
 from tests.security.conftest import MALLORY, Popen, User, as_user, line
 
+pytestmark = pytest.mark.live
+
 # A shell that says when it is ready, and stays.
 STAY = "echo ready; exec sleep 1000"
 Contained = Callable[..., Popen]

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from signal import SIGSTOP
 
+import pytest
+
 from tests.security.conftest import DEADLINE_SECONDS, Popen, User
+
+pytestmark = pytest.mark.live
 
 
 def test_the_capabilities_of_the_unit_are_enough_for_a_verdict_on_another_users_job(

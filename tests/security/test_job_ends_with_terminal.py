@@ -20,7 +20,7 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH
 
-pytestmark = pytest.mark.without_root
+pytestmark = [pytest.mark.live, pytest.mark.without_root]
 
 TIOCVHANGUP = 0x5437  # asm-generic/ioctls.h
 RUN = (*PERFWATCH, "run", "--quiet", "--")

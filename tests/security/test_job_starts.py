@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, User, as_user
+from tests.uids import own_uid
 
-UIDS = itertools.count(13_000)  # one for each test: what still ends after one would count in the next
+pytestmark = pytest.mark.live
+
+UIDS = itertools.count(own_uid(4))  # one for each test: what still ends after one would count in the next
 JOB = "echo job-ran; exit 5"
 MOST_ENVIRONMENT_BYTES = 2**18  # of the test that fills it
 FAILED = ("not watched", "not armed", "failed")  # in a line that says what perfwatch does without

@@ -13,7 +13,7 @@ from perfwatch.commands import COMMANDS
 from tests.end_to_end.conftest import until
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User
 
-pytestmark = pytest.mark.without_root
+pytestmark = [pytest.mark.live, pytest.mark.without_root]
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 # They start the user's program, or are a service whose unit sets the priority.
 KEEP_PRIORITY = {"run", "ncu", "drill", "daemon"}

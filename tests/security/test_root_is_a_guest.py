@@ -15,6 +15,8 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, Popen, User, as_user
 
+pytestmark = pytest.mark.live
+
 StartJob = Callable[..., Popen]
 RootTypes = Callable[..., subprocess.CompletedProcess[str]]
 IN_OPEN = 0x20  # linux/inotify.h

@@ -26,6 +26,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stacks import Stacks
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, as_user, line
 
+pytestmark = pytest.mark.live
+
 # A mount whose files are opened and never read: READ gets no answer. Names that begin with "direct" are opened without a cache.
 SILENT_MOUNT = """
 import ctypes, mmap, os, struct, sys, threading, time
@@ -187,6 +189,7 @@ def _seconds(*words: str, limit: float = DEADLINE_SECONDS) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.alone  # holds up every command that looks at all processes
 def test_processes_that_keep_their_memory_lock_do_not_hold_up_root(silent: Silent) -> None:
     """The list of all jobs waits a bounded time for one user's processes, however many do not answer."""
     silent(MEMORY_LOCKED.format(count=20))
@@ -194,6 +197,7 @@ def test_processes_that_keep_their_memory_lock_do_not_hold_up_root(silent: Silen
     assert _seconds("ps") < HELD_UP_SECONDS
 
 
+@pytest.mark.alone  # holds up every command that looks at all processes
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the attack is machine code")
 def test_an_exec_that_never_ends_does_not_hold_up_root(
     silent: Silent, victim: User, start_job: Callable[..., Popen], tmp_path: Path
@@ -207,6 +211,7 @@ def test_an_exec_that_never_ends_does_not_hold_up_root(
     assert str(job.pid) in listing.stdout
 
 
+@pytest.mark.alone  # holds up every command that looks at all processes
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the attack is machine code")
 def test_an_exec_that_never_ends_does_not_hold_up_another_users_job(silent: Silent, victim: User) -> None:
     """A job that another user runs under perfwatch starts, is sent a signal, and ends."""
@@ -226,6 +231,7 @@ def test_an_exec_that_never_ends_does_not_hold_up_another_users_job(silent: Sile
         launcher.wait()
 
 
+@pytest.mark.alone  # holds up every command that looks at all processes
 def test_observers_that_cannot_be_killed_do_not_pile_up(silent: Silent) -> None:
     """py-spy waits for the memory lock and cannot be killed: a few are left behind for one user's processes, and then no more start."""
     parent = silent(MEMORY_LOCKED.format(count=2))

@@ -26,6 +26,8 @@ from perfwatch.traces.ncu_rows import read_rows
 from perfwatch_probes import bounds
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, User, as_user
 
+pytestmark = pytest.mark.live
+
 HOLE_BYTES = 2**37  # what a file of no block can pretend to have; read in full it takes minutes
 MOST_MEMORY_BYTES = 3 * 2**30  # of a reader of any session; without a bound on values more than 20 GiB
 OBJECT_BYTES = 72  # an empty one, and its place in a list

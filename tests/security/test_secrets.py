@@ -14,6 +14,8 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, as_user
 
+pytestmark = pytest.mark.live
+
 SECRET = f"hunter2-{os.urandom(6).hex()}"  # of this run: other runs on the machine have theirs
 URL = f"http://127.0.0.1:9/services/T0/{SECRET}"
 SERVED = "metrics are served on "

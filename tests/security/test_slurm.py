@@ -19,6 +19,8 @@ import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User
 
+pytestmark = pytest.mark.live
+
 JOB, OTHER_JOB = "4711", "4712"
 LONG_AGO = "20 days ago"
 # The daemon looks for jobs often, and calls a stopped one hung at once.

@@ -10,6 +10,8 @@ import pytest
 from perfwatch.recording.recording import load
 from tests.security.conftest import Popen, User
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

@@ -14,17 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
 from perfwatch_probes.stacks import left_traced
 from tests.end_to_end.conftest import until
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, line
+
+pytestmark = pytest.mark.live
 
 ATTACHES = int(os.environ.get("PERFWATCH_STORM", "24"))
 AT_ONCE = 4
 SEED = int(os.environ.get("PERFWATCH_SEED", "20261120"))
 EARLIEST_SECONDS, LATEST_SECONDS = 0.1, 1.4
 STRAY_SECONDS = 10.0  # the writer stores what is in its pipe before it ends
-MARK = "/perfwatch-in-a-storm"  # on PATH, the one variable that also py-spy gets from us
+MARK = f"/perfwatch-in-a-storm-{os.getpid()}"  # on PATH, the one variable that also py-spy gets from us
 # A job that sleeps in many threads, and answers for as long as it is well.
 BODY = """
 import threading
@@ -69,6 +72,7 @@ def attach_and_kill(number: int, pid: int, folder: Path) -> None:
         attach.wait(DEADLINE_SECONDS)
 
 
+@pytest.mark.alone  # fills every CPU
 def test_a_storm_of_attaches_leaves_nothing_behind(
     victim: User, start_job: Callable[..., Popen], tmp_path: Path
 ) -> None:

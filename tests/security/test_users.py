@@ -4,7 +4,11 @@ import json
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from tests.security.conftest import Popen, User
+
+pytestmark = pytest.mark.live
 
 
 def test_root_judges_another_users_job(

@@ -10,6 +10,8 @@ import pytest
 
 from tests.supervise.conftest import Launch
 
+pytestmark = pytest.mark.live
+
 
 @pytest.mark.parametrize("code", [0, 7, 255])
 def test_exit_code_is_the_childs(launch: Launch, code: int) -> None:

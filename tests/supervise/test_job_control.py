@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.live
+
 PATIENCE_SECONDS = 30.0
 PROGRAM = """
 import os, select, signal, sys

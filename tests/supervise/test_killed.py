@@ -18,6 +18,8 @@ import pytest
 from perfwatch.processes.control import find_watcher
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
 
+pytestmark = pytest.mark.live
+
 KILLS = int(os.environ.get("PERFWATCH_TEST_KILLS", "4"))  # 200 before a release
 LONGEST_LIFE_SECONDS = 3.0  # of a watcher: start, first looks, first samples
 

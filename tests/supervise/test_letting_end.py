@@ -14,6 +14,8 @@ from perfwatch.run.request import Request
 from perfwatch.run.watcher import LET_END_SECONDS, Watcher
 from perfwatch_probes.readings import ProbeCall
 
+pytestmark = pytest.mark.live
+
 STANDS = "print('ready', flush=True); input()"
 ENDED = {"ended": {"exit_code": 0, "signal": None, "elapsed_seconds": 1.0}}
 JUST_BEFORE_SECONDS = LET_END_SECONDS - 0.5

@@ -10,6 +10,8 @@ import pytest
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 from tests.webhook import Webhook
 
+pytestmark = pytest.mark.live
+
 CRASH = python("print('ready', flush=True); input(); raise SystemExit(3)")
 
 

@@ -13,6 +13,8 @@ from perfwatch.recording.recording import load
 from perfwatch_probes.readings import Steps
 from tests.supervise.conftest import Launch, python
 
+pytestmark = pytest.mark.live
+
 WAITS = "import os, sys; print(os.getpid(), flush=True); open(sys.argv[1]).read()"
 TRAINS = """
 import os, torch, torch.distributed as dist

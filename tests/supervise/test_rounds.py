@@ -17,6 +17,8 @@ from perfwatch.watching.cadence import CALM_SECONDS
 from perfwatch_probes.readings import ProcessEnded
 from tests.supervise.test_letting_end import ENDED, STANDS, Clock, looked_at
 
+pytestmark = pytest.mark.live
+
 
 class Run:
     """A watched program that stands; ``heard`` is a round in which the launcher has said something, so that none waits."""

@@ -14,6 +14,8 @@ from perfwatch.recording.recording import load
 from perfwatch.run.forwarding import VERDICT_SIGNAL
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
+pytestmark = pytest.mark.live
+
 # Prints each signal that it gets, by name; ends at SIGTERM, a little later, so that a second copy would show.
 COUNTER = """
 import os, signal, sys, threading

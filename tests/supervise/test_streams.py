@@ -10,6 +10,8 @@ import pytest
 
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, python
 
+pytestmark = pytest.mark.live
+
 
 def test_stdin_reaches_the_child_and_its_stdout_is_its_own(launch: Launch) -> None:
     """What goes in comes out, and nothing of ours is on stdout."""

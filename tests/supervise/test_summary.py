@@ -96,6 +96,7 @@ def test_text_from_the_job_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in "\n".join(text(tallied(), said=(("told", "hung: at \x1b[2Jx.py"),)))
 
 
+@pytest.mark.live
 def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, tmp_path: Path) -> None:
     """Exit code, session and outcome agree."""
     fifo = tmp_path / "fifo"
@@ -120,6 +121,7 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
     assert load(Path(session[1])).events[-1].facts == {"exit_code": 3, "signal": None}
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("script", "code", "told"), [("exit 3", 3, "exit code 3"), ("kill -KILL $$", -9, "ended by signal 9")]
 )
@@ -136,6 +138,7 @@ def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
     assert re.fullmatch("" if quiet else rf"perfwatch: {told} after \d\.\d s: too short to be watched\n", said)
 
 
+@pytest.mark.live
 def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch, tmp_path: Path) -> None:
     """The exit code is the child's; the loss is stated."""
     fifo = tmp_path / "fifo"
