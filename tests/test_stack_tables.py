@@ -326,6 +326,7 @@ def test_a_bundle_is_the_session(tmp_path: Path) -> None:
     assert [one.frames[-20:] for one in loaded] == [STACK] * 3
 
 
+@pytest.mark.live
 def test_texts_of_a_stack_are_redacted_before_they_reach_the_writer(tmp_path: Path) -> None:
     """As in every format."""
     folder = tmp_path / "s"

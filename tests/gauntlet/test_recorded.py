@@ -21,6 +21,8 @@ from perfwatch.gauntlet.recorded import (
 from perfwatch.recording.recording import Recording, load
 from tests.sessions import record
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Recording:

@@ -183,6 +183,7 @@ def futexes(pid: int, child: KillableChild) -> list[Wait]:
     return [one.wait for one in found if one.wait and one.wait.kind == "futex" and one.wait.forever]
 
 
+@pytest.mark.live
 def test_two_processes_that_wait_for_one_lock_name_the_same_word(
     start: Start, until: Until, child: KillableChild
 ) -> None:
@@ -202,6 +203,7 @@ def test_two_processes_that_wait_for_one_lock_name_the_same_word(
     )
 
 
+@pytest.mark.live
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="each thread sleeps on a word of its own")
 def test_two_threads_that_wait_for_one_lock_name_the_same_address(
     start: Start, until: Until, child: KillableChild

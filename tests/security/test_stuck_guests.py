@@ -15,6 +15,8 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stuck_guests import MOST_OF_ONE
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, Popen, User, line
 
+pytestmark = pytest.mark.live
+
 # Mounts a file system for a user, takes every request and answers none but the first.
 SILENT = """
 import ctypes, os, struct, sys
