@@ -99,22 +99,23 @@ def prefixes(table: Table, number: int) -> None:
     print(f"false hung at a moment, and never by the rules: {len(false)}", *false, sep="\n  ")
 
 
-def shown(only: str, table: Table) -> None:
+def shown(only: str, table: Table, at: float | None) -> None:
     """Tasks, what they wait for, and who claims it."""
     for name, recording, expected in cases(only):
-        case = case_of(recording, expected.at)
+        moment = expected.at if at is None else at
+        case = case_of(recording.until(moment), moment)
         found = decide(case, table)
-        print(f"{name} at {expected.at}: {expected.state}/{expected.cause}; hang timeout {case.patience_seconds}")
+        print(f"{name} at {moment}: {expected.state}/{expected.cause}; hang timeout {case.patience_seconds}")
         print(f"    {found.state} of {found.pid}: {described(found)}")
         if found.state == "gone":
             continue
         built = wait_graph_of(case)
         for key, task in built.graph.tasks.items():
             fate, node = built.graph.fates[key], built.nodes.get(key)
-            at = "" if node is None else f"{show(node.frame)} {node.wait.call if node.wait else ''}"
+            place = "" if node is None else f"{show(node.frame)} {node.wait.call if node.wait else ''}"
             silent = "-" if task.silence is None else f"{task.silence.seconds:.1f} s {task.silence.source.name}"
             print(
-                f"  {key} {task.activity.value} {fate.prospect.name}/{fate.basis.name} {fate.why} silent {silent} {at}"
+                f"  {key} {task.activity.value} {fate.prospect.name}/{fate.basis.name} {fate.why} silent {silent} {place}"
             )
             for one in task.waits:
                 claims = ", ".join(f"{c.role.name}:{c.basis.name}:{c.task}" for c in built.graph.claims[one].values())
@@ -125,12 +126,13 @@ def main() -> int:
     """Print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--show", metavar="NAME")
+    parser.add_argument("--at", type=float, metavar="SECONDS", help="with --show: at another moment")
     parser.add_argument("--prefixes", type=int, metavar="N")
     parser.add_argument("--settled", type=float, default=TABLE.settled, metavar="SECONDS")
     options = parser.parse_args()
     table = replace(TABLE, settled=options.settled)
     if options.show:
-        shown(options.show, table)
+        shown(options.show, table, options.at)
     elif options.prefixes:
         prefixes(table, options.prefixes)
     else:

@@ -19,6 +19,7 @@ UNKNOWN
 POOL CHILD     the processes that CPython's, torch's or Ray's       yes
 GIL CALL       functions show; of an idle pool: none
 PIPE           the holders of the other end                         yes; of a FIFO: no
+EVENTFD        the processes that hold it, the threads of its own   as a CONDITION, if the kernel lists the holders
 FILE_LOCK      its holders and what they have started               if the kernel lists a holder
 FILE           threads, children, the other ranks                   no
 DISK           none                                                 no

@@ -5,7 +5,7 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.loops import Loop
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task, WaitGraph
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import STIRS_SHARE
+from perfwatch.triage.graph.thresholds import FRESH_SECONDS, STIRS_SHARE
 from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.node import End, Node, node_of
@@ -65,12 +65,16 @@ class Builder:
         return key
 
     def gone(self, pid: int) -> Key:
-        """A process that has ended. One that had when the session began has no known age."""
-        ended = self.history.series(r.ProcessEnded, pid)
-        known = ended and ended[0].at > STARTED_BEFORE
+        """A process that has ended."""
         key = self.leaf(("gone", pid), Fate(Prospect.SETTLED, why="it has ended"), Activity.GONE)
-        self.graph.tasks[key].silence = Silence(self.case.at - ended[0].at, Source.OBSERVED) if known else None
+        self.graph.tasks[key].silence = self.since_end(pid)
         return key
+
+    def since_end(self, pid: int) -> Silence | None:
+        """Since a process ended; None if it had when the session began: then its age is not known."""
+        ended = self.history.series(r.ProcessEnded, pid)
+        known = bool(ended) and ended[0].at > STARTED_BEFORE
+        return Silence(self.case.at - ended[0].at, Source.OBSERVED) if known else None
 
     def lives(self, key: Key, works: float, why: str, activity: Activity = Activity.WORK) -> Key:
         """Something that works."""
@@ -98,6 +102,14 @@ class Builder:
         """True if anything of a process was read, beyond that it is there."""
         return any(self.history.of(kind, pid) for kind in (r.Thread, r.ProcessUsage, r.Stack))
 
+    def matters(self, pid: int) -> bool:
+        """True if a process was sampled, or has just started, so that it will be. What was never sampled was left out on purpose."""
+        if self.is_sampled(pid):
+            return True
+        looks = self.history.series(r.Process, pid)
+        age = looks[0].reading.age_seconds if looks else None
+        return age is not None and age + self.case.at - looks[0].at < FRESH_SECONDS
+
     def loop(self, key: Key, loop: Loop) -> Loop:
         """Keep the loop that a task is in."""
         self.loops[key] = loop
@@ -120,7 +132,7 @@ class Builder:
     def claim_descendants(self, resource: Resource, pid: int) -> None:
         """What a process has started may provide it."""
         for child in self.job.descendants(pid):
-            if child.alive and child.role not in ("service", "rank") and self.is_sampled(child.pid):
+            if child.alive and child.role not in ("service", "rank") and self.matters(child.pid):
                 self.graph.claim(self.process(child.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perfwatch.triage.case import Case
+from perfwatch.triage.case import SOON_SECONDS, Case
 from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.graph.activity import last_change
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OTHER_END, OUTSIDE, Builder
@@ -10,7 +10,7 @@ from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
 from perfwatch.triage.graph.loops import seconds_in_loop
-from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Kind, Prospect
+from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
@@ -25,6 +25,7 @@ from perfwatch.triage.graph.thresholds import (
 )
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.waits.node import Node
 from perfwatch_probes.readings import Stack, Thread
 
 
@@ -39,6 +40,9 @@ class Table:
     ended: float = 1.0  # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
     settled: float = 6.0
     open_times: float = 1.0  # times the hang timeout of the session: OPEN
+    unnamed_watched: float = (
+        6.0  # of watching, before a hang without a name: by then the rules have named what they can
+    )
     counts_times: float = 5.0  # times that: OPEN, and the sink is in a loop that counts
 
 
@@ -82,6 +86,8 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
         return State("moving" if _makes_steps(case, pid) else "busy", pid, fate)
     if task.activity is Activity.UNKNOWN and node.stack is None:
         return State("unknown", pid, fate)
+    if _has_gone_on(case, node):
+        return State("inconclusive", pid, fate)
     sinks = tuple(built.graph.sinks(key))
     silent = _silence(case, built, pid, sinks)
     if fate.prospect is Prospect.LIVE:
@@ -97,6 +103,12 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     runs = any(resource is not None and resource.kind is Kind.LOOP for _, resource in sinks)
     busy = runs and fate.prospect is Prospect.OPEN
     return State("busy" if busy else "inconclusive", pid, fate, silent, needs, sinks)
+
+
+def _has_gone_on(case: Case, node: Node) -> bool:
+    """True if a thread has run since its last stack, so that the next one will show another wait."""
+    last = case.history.latest(Stack, node.pid, node.tid)
+    return node.stack is None and last is not None and last.at >= case.at - SOON_SECONDS
 
 
 def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, table: Table) -> float:
@@ -157,7 +169,7 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
         silent = Silence(found, Source.OBSERVED)
     else:
         silent = along(
-            _of_sinks(built, start.silence, sinks),
+            _of_sinks(built, key, sinks),
             start.silence,
             _changed(case, built, pid, sinks),
             None if steps is None or steps.ago_seconds is None else Silence(steps.ago_seconds, Source.OBSERVED),
@@ -168,8 +180,9 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     return silent
 
 
-def _of_sinks(built: Builder, start: Silence | None, sinks: tuple[Sink, ...]) -> list[Silence]:
+def _of_sinks(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
     """Of the threads that were sampled and do not run, or else of the start; and of what has ended."""
+    start = built.graph.tasks[key].silence
     known = [
         task.silence
         for task, _ in sinks
@@ -178,8 +191,15 @@ def _of_sinks(built: Builder, start: Silence | None, sinks: tuple[Sink, ...]) ->
         and task.activity is not Activity.RUNS
         and built.node(task.key).thread is not None
     ]
-    gone = [task.silence for task, _ in sinks if task.kind == "gone" and task.silence is not None]
-    return [*(known or [start or NOT_SILENT]), *gone]
+    return [*(known or [start or NOT_SILENT]), *_since_ends(built, key, sinks)]
+
+
+def _since_ends(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
+    """Of sinks that have ended: until the last sample that shows the start waiting. What it did since then is not known."""
+    node = built.node(key)
+    age = 0.0 if node.thread is None else built.case.at - node.thread_at
+    gone = [task.silence for task, _ in sinks if task.activity is Activity.GONE and task.silence is not None]
+    return [Silence(max(0.0, one.seconds - age), one.source) for one in gone]
 
 
 def _changed(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> Silence | None:

@@ -7,6 +7,7 @@ from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims import (
     collectives,
+    eventfds,
     files,
     gpu,
     locks,
@@ -41,6 +42,7 @@ BY_KIND: dict[str, Adds] = {
     "idle": processes.idle,
     "dead": processes.ended_child,
     "other": native.other,
+    "unknown": eventfds.unknown_or_eventfd,
 }
 GOES_ON = ("gpu", "collective", "python", "native")  # waits in which a thread runs again and again, and is no further
 
@@ -79,6 +81,9 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True:
         task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it moves now and then")
+        return
+    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
+        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
         return
     if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
         processes.other_tasks(built, task, node, edge)

@@ -37,7 +37,7 @@ def remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> l
         if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
             found.append(_file_seconds(case, task, resource))
         if resource is not None and resource.kind is Kind.STORE:
-            found.append(open_seconds(case.history, case.job) or 0.0)
+            found.append(case.history.once(("store open",), lambda: open_seconds(case.history, case.job) or 0.0))
     if waits_for_its_object(node):
         found.append(silence(case.history, node) or 0.0)
     return found

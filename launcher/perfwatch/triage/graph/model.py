@@ -82,6 +82,7 @@ class Kind(Enum):
     GIL = "GIL"
     CALL = "remote call"
     PIPE = "pipe"
+    EVENTFD = "eventfd"
     FILE_LOCK = "file lock"
     FILE = "file"
     DISK = "disk"
@@ -201,6 +202,13 @@ class WaitGraph:
     def claim(self, task: Key, resource: Resource, role: Role, basis: Basis) -> None:
         """A task can release this resource. The first claim of a task on a resource stands."""
         self.claims[resource].setdefault(task, Claim(task, role, basis))
+
+    def is_new(self, resource: Resource) -> bool:
+        """True for the first call about a resource that many tasks wait for: its claims are made once."""
+        if resource in self.claims:
+            return False
+        self.claims[resource] = {}
+        return True
 
     def solve(self) -> None:
         """Give every task its fate."""

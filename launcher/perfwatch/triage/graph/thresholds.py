@@ -9,6 +9,7 @@ SIGN_OF_LIFE = 0.05  # measured: heartbeat and monitoring threads stay below 0.0
 STIRS_SHARE = 0.002  # measured: blocked threads stay below 0.001
 WORKS_BYTES = 4096.0  # per second: one page; a heartbeat sends less than 1 KiB
 LIBRARIES_BYTES = 2**20  # per second: what short-lived children read of their libraries
+FRESH_SECONDS = 10.0  # an older sample says nothing of now: the slowest round of samples takes less
 USAGE_SECONDS = 10.0  # of CPU time and bytes, two rounds of the slowest probe
 TRAFFIC_SECONDS = 12.0
 

@@ -167,7 +167,7 @@ def group_call(built: Builder, calls: Calls, task: Task, pid: int) -> None:
         why="" if complete else "ranks that are not seen",
         basis=Basis.STACK,
     )
-    if resource not in built.graph.claims:
+    if built.graph.is_new(resource):
         for other in sorted(needed):
             built.graph.claim(built.rank(other), resource, Role.PROVIDES, Basis.STACK)
         for one in sorted(lost):
@@ -194,8 +194,8 @@ def _needed(built: Builder, calls: Calls, pid: int, mine: Call | None) -> tuple[
             )
         return calls.needed[mine], frozenset(lost), False
     awaited = calls.edges.get(rank_of(built, pid))
-    if not awaited:  # others wait for it, and it stands in a call of its own, to which those have not come
-        return frozenset(built.starts), frozenset(lost), False
+    if not awaited:  # others wait for it, and it is in a call of its own: that those are needed there is not certain
+        return frozenset(built.starts), frozenset(lost), True
     by_rank = {rank_of(built, other): other for other in built.starts}
     elsewhere = [one for one in awaited if one not in by_rank]
     seats = calls.ranks.seats if calls.ranks is not None else {}

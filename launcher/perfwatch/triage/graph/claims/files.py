@@ -10,17 +10,19 @@ from perfwatch.triage.waits.node import Node
 def file_lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The kernel lists the holders of a lock, and what processes outside of the job that hold it have started."""
     end = end_of(edge)
-    resource = Resource(
-        Kind.FILE_LOCK,
-        ("lock", end.detail or task.key),
-        complete=bool(end.others),
-        why="" if end.others else "the holder is not known",
-    )
+    why = "" if end.others else "the holder is not known"
+    if (
+        node.pid in end.others
+    ):  # of an opening that its children have inherited the kernel names the process that locked it
+        why = "a process that it started may have inherited the lock"
+    resource = Resource(Kind.FILE_LOCK, ("lock", end.detail or task.key), complete=not why, why=why)
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
         if end.descriptor is not None and pid not in built.job.members:
             for started in end.descriptor.holders_started:
                 built.graph.claim(built.process(started), resource, Role.MAY_PROVIDE, Basis.KERNEL)
+    if node.pid in end.others:
+        built.claim_descendants(resource, node.pid)
     task.waits = (resource,)
 
 

@@ -9,6 +9,7 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims.native import is_in_native_code
 from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.sights import GROUP_THREADS
@@ -19,7 +20,7 @@ from perfwatch.triage.waits.native_waits import of_gloo
 from perfwatch.triage.waits.node import Node, node_of
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import line_of, lock_taken, names
-from perfwatch.triage.words.frames import user_frames
+from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, user_frames
 from perfwatch_probes import readings as r
 
 # by the method that waits: the methods that release it
@@ -67,7 +68,7 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     if not owners:
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
     if wait is not None and wait.shared:
-        for pid in (*(one for one in sharers(built.job, node) if built.is_sampled(one)), *gone):
+        for pid in (*(one for one in sharers(built.job, node) if built.matters(one)), *gone):
             built.graph.claim(built.process(pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     if native or (wait is not None and wait.kind == "poll"):
         built.claim_descendants(resource, node.pid)
@@ -91,12 +92,48 @@ def _unseen_releaser(built: Builder, node: Node, what: str, native: bool, gone: 
     at_own_line = node.stack is not None and node.stack.frames[:1] == (node.frame,)
     if at_own_line and line_of(built.history, node.frame) is None and not _all_parked(built, node):
         return "its line was not read"
+    if wait is not None and wait.kind == "poll" and (outside := _file_of_others(built, node)):
+        return outside
+    if _is_in_a_library(node) and _has_servants(built, node):
+        return "a thread of the library that it called"
     if what in HELD or "end" in what:  # only the thread that holds a lock, or that ends, releases it
         return ""
-    return _kernel_or_native_releaser(built, node)
+    return kernel_or_native_releaser(built, node)
 
 
-def _kernel_or_native_releaser(built: Builder, node: Node) -> str:
+def _is_in_a_library(node: Node) -> bool:
+    """True if the wait is in a library that the program called, and not in CPython's own code."""
+    return node.stack is not None and any(
+        not is_standard(frame) and not is_user(frame) for frame in inner_frames(node.stack)
+    )
+
+
+def _has_servants(built: Builder, node: Node) -> bool:
+    """True if a library keeps a thread in the process, which serves the library's own calls alone."""
+    others = {one.tid for one in other_threads(built.history, built.job, node)}
+    rest = set(python_threads(built.history, node.pid)) - others - {node.tid}
+    return any(node_of(built.history, built.job, node.pid, tid).stack is not None for tid in rest)
+
+
+def _file_of_others(built: Builder, node: Node) -> str:
+    """An event loop wakes for any file that it watches: what may come over one from outside of the job, if anything may."""
+    if node.wait is None:
+        return ""
+    files = other_end.waited_on(built.history, node, node.wait)
+    if not files:
+        return "the files that it watches were not read"
+    for file in files:
+        if file.socket is None and file.kind not in ("pipe", "anon", "file"):
+            return f"what comes over {file.target}"
+        if file.socket is not None and file.socket.family != "unix":
+            return "a connection"
+        if file.socket is not None and set(file.socket.peer_pids) - set(built.job.members):
+            return "a process outside of the job"
+    return ""
+
+
+def kernel_or_native_releaser(built: Builder, node: Node) -> str:
+    """What may act for the process that is no Python thread; empty if nothing is seen that may."""
     history = built.history
     used = history.latest(r.ProcessUsage, node.pid)
     caught = used.reading.signals_caught if used is not None else None
@@ -107,20 +144,33 @@ def _kernel_or_native_releaser(built: Builder, node: Node) -> str:
     if node.tid == node.pid and caught is not None and any(caught >> (one - 1) & 1 for one in telling):
         return "a signal handler"
     files = other_end.waited_on(history, node, node.wait) if node.wait is not None else []
-    if any(file.target.partition(":")[2].strip("[]") in KERNEL_FILES for file in files):
+    kernel = (file for file in files if file.target.partition(":")[2].strip("[]") in KERNEL_FILES)
+    if any(not (file.kind == "eventfd" and file.writers) for file in kernel):
         return "a timer or watch of the kernel"
     known = set(python_threads(history, node.pid))
     looks = _threads(built, node.pid)
     with_nccl = any(one.name.startswith("pt_nccl") for one in looks)
+    if any(tid not in known for tid in _stale(built, node.pid)):
+        return "a thread that was not sampled lately"
     for one in looks:
         if one.tid in known or not known or one.wait is None or one.name.startswith(LIBRARY_THREADS):
             continue
-        listens = one.wait.kind in ("read", "recv", "poll") or (one.wait.kind == "futex" and not one.wait.forever)
-        if listens and not with_nccl and not of_gloo(history, one.pid, one.tid):
-            return f"a native thread that listens ({one.name})"
+        parked = (one.wait.kind == "futex" and one.wait.forever) or one.wait.kind == "accept"
+        if not parked and not with_nccl and not of_gloo(history, one.pid, one.tid):
+            return f"a native thread that may act ({one.name})"
     if any(is_in_native_code(built, node_of(history, built.job, node.pid, tid)) for tid in known - {node.tid}):
         return "a thread in native code"
     return ""
+
+
+def _stale(built: Builder, pid: int) -> list[int]:
+    """Threads of which the last sample is too old to say what they do now."""
+    looks = (built.history.latest(r.Thread, *key) for key in built.history.of(r.Thread, pid))
+    return [
+        one.reading.tid
+        for one in looks
+        if one is not None and one.at < built.case.at - FRESH_SECONDS and one.reading.state not in ("X", "Z")
+    ]
 
 
 def _threads(built: Builder, pid: int) -> list[r.Thread]:

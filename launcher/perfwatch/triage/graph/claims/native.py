@@ -32,7 +32,7 @@ def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivi
 
 def is_in_native_code(built: Builder, node: Node) -> bool:
     """True if the innermost frame is in a call of native code that is no lock, queue or event of Python's."""
-    if node.stack is None or not node.stack.frames or node.wait is None or node.wait.shared:
+    if node.stack is None or not node.stack.frames or node.wait is None:
         return False
     inner = node.stack.frames[0]
     if is_standard(inner):

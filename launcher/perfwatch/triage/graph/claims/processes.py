@@ -5,7 +5,7 @@ from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.motion import has_ended, python_threads
-from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch_probes import readings as r
 
@@ -35,13 +35,14 @@ def process(built: Builder, task: Task, pid: int) -> None:
     member = built.job.members.get(pid)
     if member is not None and not member.alive:
         task.fate, task.activity = Fate(Prospect.SETTLED, why="it has ended"), Activity.GONE
+        task.silence = built.since_end(pid)
         return
     sampled = built.is_sampled(pid)
-    why = "" if sampled else OUTSIDE if member is None else NOT_SAMPLED
-    resource = Resource(Kind.PROCESS, ("process", pid), complete=sampled, why=why)
+    why = OUTSIDE if member is None else "" if sampled else NOT_SAMPLED
+    resource = Resource(Kind.PROCESS, ("process", pid), complete=not why, why=why)
     task.waits = (resource,)
     for child in built.job.children(pid):
-        if child.alive and child.role not in ("service", "worker", "rank") and built.is_sampled(child.pid):
+        if child.alive and child.role not in ("service", "worker", "rank") and built.matters(child.pid):
             built.graph.claim(built.process(child.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     if not sampled:
         return
@@ -67,7 +68,9 @@ def _listens(built: Builder, pid: int, tid: int) -> bool:
 def other_tasks(built: Builder, task: Task, node: Node, edge: Edge) -> None:
     """A wait whose releasers are known by functions of CPython, torch or Ray."""
     kind, needs = KINDS.get(edge.kind, Kind.UNKNOWN), Needs.ALL if edge.kind in OF_ALL else Needs.ANY
-    resource = Resource(kind, (edge.kind, task.key), needs, basis=Basis.STACK)
+    signalled = node.wait is not None and node.wait.call in SIGNAL_WAITS
+    why = "any process may send the signal" if signalled else ""
+    resource = Resource(kind, (edge.kind, task.key), needs, complete=not signalled, why=why, basis=Basis.STACK)
     for target in edge.targets:
         same = target.pid == node.pid
         releaser = built.thread(target.pid, target.tid) if same else built.process(target.pid)

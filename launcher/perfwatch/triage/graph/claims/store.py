@@ -11,8 +11,9 @@ def store_key(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAc
     """Complete if the job has met, and every rank of it is seen."""
     met = end_of(edge).detail == "store" and built.job.covered and len(built.starts) > 1
     why = "" if met else "another rank may set the key"
-    resource = Resource(Kind.STORE, ("store", task.key), complete=met, why=why, basis=Basis.STACK)
-    for pid, start in built.starts.items():
-        if pid != (node.rank_pid or node.pid) and built.edge_kind(start) != "rendezvous":
-            built.graph.claim(built.rank(pid), resource, Role.PROVIDES, Basis.STACK)
+    resource = Resource(Kind.STORE, ("store",), complete=met, why=why, basis=Basis.STACK)  # one for all that wait
+    if built.graph.is_new(resource):
+        for pid, start in built.starts.items():
+            if built.edge_kind(start) != "rendezvous":
+                built.graph.claim(built.rank(pid), resource, Role.PROVIDES, Basis.STACK)
     task.waits = (resource,)
