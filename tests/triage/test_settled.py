@@ -18,7 +18,7 @@ from perfwatch_probes.readings import Descriptor, Process, ProcessUsage, Reading
 
 RECORDINGS = Path(__file__).parent / "recordings"
 LOST_TURN = RECORDINGS / "unknown" / "fires" / "unknown"
-NAMED = RECORDINGS / "blocked_rendezvous" / "fires" / "rank_that_has_left"
+NAMED = RECORDINGS / "deadlocked_locks" / "fires" / "actors_that_call_each_other"
 
 
 def changed(recording: Recording, change: object) -> Recording:
@@ -85,8 +85,8 @@ def test_a_name_that_is_only_suspected_is_given_once_the_wait_is_settled() -> No
     before, now = diagnose(recording.until(at), at, alone), diagnose(recording.until(at), at)
 
     assert before.suspect is not None
-    assert (before.state, before.suspect.cause) == ("inconclusive", "blocked_rendezvous")
-    assert (now.state, now.cause) == ("hung", "blocked_rendezvous")
+    assert (before.state, before.suspect.cause) == ("inconclusive", "deadlocked_locks")
+    assert (now.state, now.cause) == ("hung", "deadlocked_locks")
     assert any(one.witness == "wait graph" for one in now.evidence)
 
 

@@ -24,8 +24,9 @@ FILE_LOCK      its holders and what they have started               if the kerne
 FILE           threads, children, the other ranks                   no
 DISK           none                                                 no
 SOCKET         the holders of the other end; bytes that arrive      no
-STORE          any rank that is not at the store itself             if the ranks have met and all are seen
-GROUP_CALL     ALL ranks that have not come to the call             if all ranks are seen, or one of them has ended
+STORE          any rank that is not at the store itself             no: any client may set a key
+GROUP_CALL     ALL ranks that have not come to the call             if all ranks and their calls are known, or one of
+                                                                    them has ended
 MISMATCH       none: the ranks are in different calls               yes; where only the traffic shows it: on GPUs
 FABRIC         data that travels                                    on GPUs if recorders or RAS say that all ranks are in
                                                                     the call, or if the network loses packets

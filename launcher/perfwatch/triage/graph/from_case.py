@@ -21,7 +21,7 @@ from perfwatch.triage.graph.claims import (
     timers,
 )
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
-from perfwatch.triage.graph.thresholds import RATIONED_SECONDS, SIGN_OF_LIFE
+from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -89,9 +89,17 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         processes.other_tasks(built, task, node, edge)
     else:
         _waits(built, calls, task, node, edge, kind, seen)
-    if not edge.targets or EVENT_LOOP in node.inner:  # a library that polls looks again for the same thing
+    if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
         alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
         timers.own_deadline(built, task, node, seen, alone)
+
+
+def _has_long_deadline(node: Node) -> bool:
+    """True if a wait for other tasks ends by itself, and is no poll of a library, which looks again for the same thing."""
+    wait = node.wait
+    if wait is None or wait.remaining_seconds is None:
+        return False
+    return wait.remaining_seconds + (node.motion.ran_ago_seconds or 0.0) >= DEADLINE_SECONDS
 
 
 def _is_futex(node: Node) -> bool:

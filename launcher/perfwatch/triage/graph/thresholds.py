@@ -16,6 +16,7 @@ TRAFFIC_SECONDS = 12.0
 # Sleeps
 MEANT_SECONDS = 600.0  # a longer sleep is taken for one that is not meant to end
 POLLING_SECONDS = 4.0  # a thread that sleeps for less, again and again, polls
+DEADLINE_SECONDS = 8.0  # torch's loader polls every 5 s; a longer timeout was chosen by the program
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 RATIONED_SECONDS = 5.0  # a process that was stopped and continued before is given so long
 
