@@ -105,6 +105,8 @@ def _describe_one(
     mount = mounts.get(info.get("mnt_id", ""))
     locking = lock_holders(filesystem, mount.device if mount else None, inode, link, holders) if kind == "file" else ()
     readers, writers = holders.ends(link) if kind in ("pipe", "fifo") else ((), ())
+    if kind == "eventfd" and "eventfd-id" in info:  # Linux 5.2
+        readers = writers = holders.of_eventfd(link, info["eventfd-id"])
     return Descriptor(
         pid=pid,
         fd=fd,

@@ -16,6 +16,7 @@ from perfwatch_probes.stat import parse_pairs
 # users: another user's open files must not use up the pass. What one process has too many of is left out alone.
 MOST_DESCRIPTORS = 40_000
 MOST_SECONDS = 0.5
+MOST_EVENTFDS = 2_000  # of which the details are read
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,18 @@ class Holders:
             if "w" in access:
                 writers.add(holder.pid)
         return tuple(sorted(readers)), tuple(sorted(writers))
+
+    def of_eventfd(self, target: str, number: str) -> tuple[int, ...]:
+        """Processes that hold the eventfd of this number, ascending. All eventfds share one link; ``eventfd-id`` tells them apart."""
+        found = set()
+        for holder in self.of(target)[:MOST_EVENTFDS]:
+            try:
+                info = parse_pairs(read_fdinfo(self._filesystem, holder.pid, holder.fd))
+            except Unavailable:  # closed meanwhile
+                continue
+            if info.get("eventfd-id") == number:
+                found.add(holder.pid)
+        return tuple(sorted(found))
 
     def _scan(self) -> dict[str, list[Holder]]:
         found: dict[str, list[Holder]] = {}

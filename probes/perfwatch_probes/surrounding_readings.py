@@ -36,7 +36,7 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     filesystem: str | None = None  # ext4 nfs4 fuse.s3fs overlay tmpfs ...
     device: str | None = None  # mount source or major:minor
     position_bytes: int | None = None
-    readers: tuple[int, ...] = ()  # processes that hold the read end of this pipe (this one included)
+    readers: tuple[int, ...] = ()  # processes that hold the read end of this pipe, or this eventfd (this one included)
     writers: tuple[int, ...] = ()
     socket: Socket | None = None
     watched: tuple[int, ...] = ()  # epoll: the descriptors that it watches

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,11 +91,11 @@ Attach = Callable[..., Answer]
 
 def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Look again and again until something outside is so; fails when it never is."""
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it never came to be")
         select.select([], [], [], 0.01)
-    raise AssertionError("it never came to be")
 
 
 def state(pid: int) -> str:

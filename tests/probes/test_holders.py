@@ -77,3 +77,13 @@ def test_living_pipe_is_found() -> None:
     finally:
         os.close(readable)
         os.close(writable)
+
+
+def test_eventfds_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    """All have one link; those who hold the same one hold the same number."""
+    for pid, fd, number in ((10, 3, "5"), (11, 7, "5"), (12, 3, "6")):
+        hold(tmp_path, pid, fd, "anon_inode:[eventfd]", "02")
+        info = tmp_path / str(pid) / "fdinfo" / str(fd)
+        info.write_text(f"{info.read_text()}eventfd-count:                0\neventfd-id: {number}\n")
+
+    assert Holders(Filesystem(proc=tmp_path)).of_eventfd("anon_inode:[eventfd]", "5") == (10, 11)

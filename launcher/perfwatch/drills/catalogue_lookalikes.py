@@ -46,6 +46,7 @@ HANG_LOOKALIKES: tuple[Drill, ...] = (
         ("contended_lock",),
         "a side thread works 6 to 9 s under the trainer's lock",
     ),
+    _benign("slow_eventfd_holder", "unknown", "inconclusive", (), "each order comes over an eventfd after 8 to 12 s"),
     _benign("busy_native_call", "held_gil", "busy", ("computing_on_host",), "a one-minute SVD with the GIL released"),
     _benign(
         "slow_python_step", "endless_python", "slow", ("serial_loading",), "15 to 20 s of pure Python in each step"

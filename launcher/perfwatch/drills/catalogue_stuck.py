@@ -89,6 +89,13 @@ STUCK: tuple[Drill, ...] = (
         ends={"masked": "temporal"},  # a thread that is at work might yet bring the batch
     ),
     hung(
+        "unknown",
+        "unknown",
+        "trainer and shuffler pass turns over eventfds, one turn is lost, and each waits for the other",
+        Culprit("main", "next_order"),
+        (),
+    ),
+    hung(
         "held_gil",
         "held_gil_sleep",
         "a side thread sleeps in C without releasing the GIL",

@@ -112,6 +112,7 @@ def _possible(case: Case, actions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
+    findings = _named_first(findings)
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
     chosen = _choose(uncontradicted(case, sure))
@@ -137,6 +138,33 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         onset=onset,
         alternatives=(refuted + also)[:SHOWN],
         findings=tuple(others[:SHOWN]),
+    )
+
+
+def _named_first(findings: list[Finding]) -> list[Finding]:
+    """Where nothing can release the wait of any rank, a rule that has a name for it gives the name, and needs no more time.
+
+    Work that is surely done says that something can.
+    """
+    settled = next((one for one in findings if one.cause == UNNAMED), None)
+    if settled is None:
+        return findings
+    rest = [one for one in findings if one is not settled]
+    hung = [one for one in rest if one.state == "hung"]
+    sure = any(one.confidence >= SURE and one.decides_in_seconds <= 0 for one in rest if one.state in ("hung", "busy"))
+    if sure or settled.decides_in_seconds > 0:
+        return rest if hung or sure else findings
+    return [_decided(hung[0], settled), *(one for one in rest if one is not hung[0])] if hung else findings
+
+
+def _decided(named: Finding, settled: Finding) -> Finding:
+    """A suspicion, where it is certain that the wait does not end by itself."""
+    return msgspec.structs.replace(
+        named,
+        confidence=max(named.confidence, SURE),
+        evidence=(*named.evidence, *settled.evidence[:1]),
+        silent_seconds=settled.silent_seconds,
+        decides_in_seconds=0.0,
     )
 
 

@@ -69,6 +69,7 @@ from perfwatch.triage.rules import (
     throttled_cpu,
     throttled_gpu,
     underfilled_gpu,
+    unknown,
     waiting_for_file,
     waiting_for_input,
     waiting_on_work,
@@ -105,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     stuck_pin_memory,
     deadlocked_locks,
     endless_python,
+    unknown,
     # busy
     checkpointing,
     autotuning,

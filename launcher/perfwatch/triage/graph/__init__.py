@@ -1,0 +1,44 @@
+"""What waits for what, and which task could still release it.
+
+``model`` has the graph and its solver, ``claims`` says for each kind of resource which tasks can release it, ``from_case`` builds the
+graph of a case, and ``decide`` turns what can become of a wait and its silence into a state. Numbers stand in ``thresholds``.
+
+A wait is SETTLED if no task that could release it will. This holds only if every possible releaser is seen (*complete*):
+
+=============  ===================================================  ====================================================
+resource       claimed by                                           complete
+=============  ===================================================  ====================================================
+LOCK BARRIER   the thread in a ``with`` block of that name, else    yes; a shared lock only if a process of the job or
+JOIN           every other thread of the process; a shared lock:    one that has ended can hold it
+               all Python processes of the job
+CONDITION      the threads whose functions set, notify or put,      unless a signal handler, a file of the kernel's, a
+QUEUE          else as above                                        native thread that listens, a thread in native code,
+                                                                    or the wait's own timeout may release it
+NATIVE         other threads, children                              no
+UNKNOWN
+POOL CHILD     the processes that CPython's, torch's or Ray's       yes
+GIL CALL       functions show; of an idle pool: none
+PIPE           the holders of the other end                         yes; of a FIFO: no
+EVENTFD        the processes that hold it, the threads of its own   as a CONDITION, if the kernel lists the holders
+FILE_LOCK      its holders and what they have started               if the kernel lists a holder
+FILE           threads, children, the other ranks                   no
+DISK           none                                                 no
+SOCKET         the holders of the other end; bytes that arrive      no
+STORE          any rank that is not at the store itself             no: any client may set a key
+GROUP_CALL     ALL ranks that have not come to the call             if all ranks and their calls are known, or one of
+                                                                    them has ended
+MISMATCH       none: the ranks are in different calls               yes; where only the traffic shows it: on GPUs
+FABRIC         data that travels                                    on GPUs if recorders or RAS say that all ranks are in
+                                                                    the call, or if the network loses packets
+GPU            the card                                             if it is known which card it is
+PROCESS        its main thread; its other threads and children      if the process was sampled
+RANK           may; CPU time and bytes that grow
+TERMINAL       none                                                 yes
+DRIVER
+FLAG LOOP      other threads, children                              no
+TIMER          itself, at its deadline                              yes
+TASKS          none: a server without a request                     no
+=============  ===================================================  ====================================================
+
+To add a kind: a member of ``model.Kind``, a function in a module of ``claims``, and a line in ``from_case.BY_KIND``.
+"""

@@ -1,0 +1,177 @@
+"""What one thread does, from its scheduler state, its system call and its CPU time; and what a whole process uses."""
+
+from dataclasses import dataclass
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.graph.model import Activity
+from perfwatch.triage.graph.silence import Silence, Source
+from perfwatch.triage.graph.thresholds import (
+    LATE_SECONDS,
+    LIBRARIES_BYTES,
+    MEANT_SECONDS,
+    POLLING_SECONDS,
+    RUNS_SHARE,
+    SIGN_OF_LIFE,
+    STIRS_SHARE,
+    TRAFFIC_SECONDS,
+    USAGE_SECONDS,
+    WORKS_BYTES,
+)
+from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, WOKEN_ONCE, Node, silence
+from perfwatch.triage.words.frames import user_frame
+from perfwatch_probes import readings as r
+
+
+@dataclass(frozen=True)
+class ThreadActivity:
+    """One thread now. ``recurrent``: it has gone on again and again, and has not paused for longer than before."""
+
+    state: Activity
+    share: float = 0.0  # of a core
+    bytes_per_second: float = 0.0
+    until: float | None = None  # seconds since the session began
+    silence: Silence | None = None
+    recurrent: bool = False
+
+    @property
+    def works(self) -> float:
+        """How much of a sign of life it is: cores, and 1.0 where data moves."""
+        return max(self.share, 1.0 if self.bytes_per_second >= WORKS_BYTES else 0.0)
+
+
+def activity_of(case: Case, node: Node) -> ThreadActivity:
+    """Classify one thread."""
+    thread, motion = node.thread, node.motion
+    member = case.job.members.get(node.pid)
+    if (member is not None and not member.alive) or node.state in ("Z", "X"):
+        return ThreadActivity(Activity.GONE)
+    if node.state in ("T", "t"):
+        return _stopped(case, node)
+    silent = silence_of(case, node)
+    if thread is None:
+        if motion.distinct > 1:  # its stack changes
+            return ThreadActivity(Activity.RUNS, share=SIGN_OF_LIFE, silence=silent)
+        return ThreadActivity(Activity.UNKNOWN, silence=silent)
+    share = motion.wanted_share if motion.run_share is not None else (RUNS_SHARE if node.state == "R" else 0.0)
+    until = None
+    if share > RUNS_SHARE or (node.state == "R" and (share > STIRS_SHARE or motion.run_share is None)):
+        state = Activity.RUNS
+    elif (wait := thread.wait) is not None and wait.remaining_seconds is not None and wait.kind in TIMED:
+        until = node.thread_at + wait.remaining_seconds
+        total = wait.remaining_seconds + (thread.ran_ago_seconds or 0.0)
+        rested = silent.seconds if silent is not None else 0.0
+        again = (
+            wait.kind == "sleep" and total < MEANT_SECONDS and rested > total + LATE_SECONDS
+        )  # once more at one line
+        state = Activity.POLLS if total < POLLING_SECONDS or again else Activity.SLEEPS
+    elif wait is not None and wait.kind == "sleep":
+        state = Activity.POLLS
+    elif share > SIGN_OF_LIFE and motion.frozen is False:
+        state = Activity.RUNS
+    else:
+        state = Activity.BLOCKED if wait is not None or node.state in ("S", "D") else Activity.UNKNOWN
+    return ThreadActivity(
+        state,
+        share,
+        _bytes_per_second(case.history, node),
+        until,
+        silent,
+        moves(case.history, node.pid, node.tid).recurrent,
+    )
+
+
+TIMED = ("sleep", "poll", "futex")
+
+
+def _stopped(case: Case, node: Node) -> ThreadActivity:
+    """Stopped since the first sample of the state that shows the same CPU time; recurrent if it ran between two such samples."""
+    looks = case.history.series(r.Thread, node.pid, node.tid)
+    first, again = looks[-1], False
+    for one in reversed(looks[:-1]):
+        if one.reading.state not in ("T", "t"):
+            break
+        again = one.reading.run_seconds != first.reading.run_seconds
+        if again:
+            break
+        first = one
+    ago = node.thread.ran_ago_seconds if node.thread is not None else None
+    silent = Silence(max(case.at - first.at, ago or 0.0), Source.KERNEL if ago is not None else Source.WATCHED)
+    return ThreadActivity(Activity.STOPPED, silence=silent, recurrent=again)
+
+
+def waits_for_its_object(node: Node) -> bool:
+    """True if only the awaited object can end the wait: then the kernel's memory of the last run is exact."""
+    wait = node.wait
+    endless = wait is not None and (wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS)
+    return wait is not None and endless and wait.kind in WOKEN_ONCE
+
+
+def silence_of(case: Case, node: Node) -> Silence | None:
+    """Since when a thread has done no more than check whether it may go on."""
+    known = silence(case.history, node)
+    looks = case.history.series(r.Thread, node.pid, node.tid)
+    if not looks or node.state == "R":
+        return None if known is None else Silence(known)
+    exact = Source.KERNEL if waits_for_its_object(node) else Source.WATCHED
+    change = _last_change(case, node)
+    watched = case.at - looks[0].at if change is None else change
+    if known is not None and known >= watched:
+        return Silence(known, exact if exact is Source.KERNEL or change is None else Source.OBSERVED)
+    return Silence(watched, Source.WATCHED if change is None else Source.OBSERVED)
+
+
+def last_change(case: Case, node: Node) -> Silence | None:
+    """Since when a thread is known to have done something else; None where it was not watched for long enough to say."""
+    if waits_for_its_object(node):
+        known = silence(case.history, node)
+        return None if known is None else Silence(known, Source.KERNEL)
+    change = _last_change(case, node)
+    return None if change is None else Silence(change, Source.OBSERVED)
+
+
+def _last_change(case: Case, node: Node) -> float | None:
+    """Seconds since it ran for more than a check, or was at another line."""
+    lines = [one for one in case.history.series(r.Stack, node.pid, node.tid) if one.reading.frames]
+    here = user_frame(lines[-1].reading) if lines else None
+    other = next((one.at for one in reversed(lines) if user_frame(one.reading) != here), None)
+    moved = moves(case.history, node.pid, node.tid).ago_seconds
+    known = [one for one in (moved, None if other is None else case.at - other) if one is not None]
+    return min(known, default=None)
+
+
+def _bytes_per_second(history: History, node: Node) -> float:
+    """Bytes that a thread reads and writes."""
+    return history.rate(r.Thread, node.pid, node.tid, of=_chars, seconds=USAGE_SECONDS) or 0.0
+
+
+def _chars(reading: r.Thread | r.ProcessUsage) -> float | None:
+    if reading.read_chars is None:
+        return None
+    return float(reading.read_chars + (reading.written_chars or 0))
+
+
+def work_of(history: History, pid: int) -> float:
+    """How much of a sign of life a process gives: cores, and 1.0 where data moves; 0 where it was not watched."""
+    cores = history.rate(r.ProcessUsage, pid, of=lambda one: one.cpu_seconds, seconds=USAGE_SECONDS)
+    if cores is None:
+        return 0.0
+    data = history.rate(r.ProcessUsage, pid, of=_chars_or_none, seconds=USAGE_SECONDS) or 0.0
+    last = history.latest(r.ProcessUsage, pid)
+    if last is not None and last.reading.children_cpu_seconds and data < LIBRARIES_BYTES:
+        data = 0.0
+    data = max(data, _traffic(history.series(r.Traffic, pid, seconds=TRAFFIC_SECONDS)))
+    return max(cores, 1.0 if data >= WORKS_BYTES else 0.0)
+
+
+def _chars_or_none(reading: r.ProcessUsage) -> float:
+    return float((reading.read_chars or 0) + (reading.written_chars or 0))
+
+
+def _traffic(looks: list[Seen[r.Traffic]]) -> float:
+    if len(looks) < 2 or looks[-1].at <= looks[0].at:
+        return 0.0
+    first, newest = looks[0].reading, looks[-1].reading
+    grown = newest.received_bytes + newest.sent_bytes - first.received_bytes - first.sent_bytes
+    return float(grown) / (looks[-1].at - looks[0].at)

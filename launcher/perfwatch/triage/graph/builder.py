@@ -1,0 +1,143 @@
+"""Grows the wait graph: tasks are made when a claim names them, and each is asked once what it waits for."""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.loops import Loop
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task, WaitGraph
+from perfwatch.triage.graph.silence import Silence, Source
+from perfwatch.triage.graph.thresholds import FRESH_SECONDS, STIRS_SHARE
+from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.waits.edges import Edge, step
+from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.threads import other_threads
+from perfwatch_probes import readings as r
+
+NOT_SAMPLED = "it was not sampled"
+OUTSIDE = "a process outside of the job"
+OTHER_END = "the other end of a connection"
+STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
+
+
+class Builder:
+    """The graph of one case, from the training threads of its ranks as far as the claims lead."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.history, self.job = case, case.history, case.job
+        self.graph = WaitGraph()
+        self.nodes: dict[Key, Node] = {}
+        self.seen: dict[Key, ThreadActivity] = {}
+        self.loops: dict[Key, Loop] = {}
+        self.todo: list[Key] = []  # tasks that were not asked yet
+        self._edges: dict[Key, Edge] = {}
+        self.starts: dict[int, Key] = {
+            rank.pid: self.thread(rank.pid, case.progress[rank.pid].thread) for rank in case.ranks
+        }
+
+    def thread(self, pid: int, tid: int) -> Key:
+        """A thread as a task."""
+        return self._added(("thread", pid, tid), Activity.UNKNOWN, pid, tid)
+
+    def process(self, pid: int) -> Key:
+        """A process: any of its threads, or of its children, may do what is expected of it."""
+        return self._added(("process", pid), Activity.PROCESS, pid)
+
+    def _added(self, key: Key, activity: Activity, pid: int, tid: int = 0) -> Key:
+        if key not in self.graph.tasks:
+            self.graph.tasks[key] = Task(key, activity=activity, pid=pid, tid=tid)
+            self.todo.append(key)
+        return key
+
+    def rank(self, pid: int) -> Key:
+        """A rank that others wait for in a call: its training thread is expected there, another thread of it may come."""
+        key: Key = ("rank", pid)
+        if key not in self.graph.tasks:
+            resource = Resource(Kind.RANK, key)
+            self.graph.tasks[key] = Task(key, waits=(resource,), activity=Activity.RANK)
+            start = self.starts[pid]
+            self.graph.claim(start, resource, Role.PROVIDES, Basis.STACK)
+            self.claim_other_threads(resource, self.node(start), Basis.ELIMINATION)
+        return key
+
+    def leaf(self, key: Key, fate: Fate, activity: Activity) -> Key:
+        """A task whose fate is known."""
+        if key not in self.graph.tasks:
+            self.graph.tasks[key] = Task(key, fate, activity=activity)
+        return key
+
+    def gone(self, pid: int) -> Key:
+        """A process that has ended."""
+        key = self.leaf(("gone", pid), Fate(Prospect.SETTLED, why="it has ended"), Activity.GONE)
+        self.graph.tasks[key].silence = self.since_end(pid)
+        return key
+
+    def since_end(self, pid: int) -> Silence | None:
+        """Since a process ended; None if it had when the session began: then its age is not known."""
+        ended = self.history.series(r.ProcessEnded, pid)
+        known = bool(ended) and ended[0].at > STARTED_BEFORE
+        return Silence(self.case.at - ended[0].at, Source.OBSERVED) if known else None
+
+    def lives(self, key: Key, works: float, why: str, activity: Activity = Activity.WORK) -> Key:
+        """Something that works."""
+        return self.leaf(key, Fate(Prospect.LIVE, works=works, why=why), activity)
+
+    def node(self, key: Key) -> Node:
+        """What is known of a thread that is a task."""
+        if key not in self.nodes:
+            task = self.graph.tasks[key]
+            self.nodes[key] = node_of(self.history, self.job, task.pid, task.tid)
+        return self.nodes[key]
+
+    def edge(self, key: Key) -> Edge:
+        """Where the wait of a thread leads."""
+        if key not in self._edges:
+            self._edges[key] = step(self.history, self.job, self.node(key))
+        return self._edges[key]
+
+    def edge_kind(self, key: Key) -> str:
+        """The kind of its end, or of the way to other tasks."""
+        edge = self.edge(key)
+        return edge.end.kind if edge.end is not None else edge.kind
+
+    def is_sampled(self, pid: int) -> bool:
+        """True if anything of a process was read, beyond that it is there."""
+        return any(self.history.of(kind, pid) for kind in (r.Thread, r.ProcessUsage, r.Stack))
+
+    def matters(self, pid: int) -> bool:
+        """True if a process was sampled, or has just started, so that it will be. What was never sampled was left out on purpose."""
+        if self.is_sampled(pid):
+            return True
+        looks = self.history.series(r.Process, pid)
+        age = looks[0].reading.age_seconds if looks else None
+        return age is not None and age + self.case.at - looks[0].at < FRESH_SECONDS
+
+    def loop(self, key: Key, loop: Loop) -> Loop:
+        """Keep the loop that a task is in."""
+        self.loops[key] = loop
+        self.graph.tasks[key].ends = loop.ends
+        return loop
+
+    # who may release it
+
+    def claim_other_threads(self, resource: Resource, node: Node, basis: Basis) -> None:
+        """The other Python threads of a process, and native ones that run, may provide it."""
+        for other in other_threads(self.history, self.job, node):
+            self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
+        known = {*python_threads(self.history, node.pid), node.tid}
+        for _, tid in self.history.of(r.Thread, node.pid):
+            share = motion(self.history, node.pid, tid).run_share or 0.0
+            if tid not in known and share > STIRS_SHARE:
+                leaf = self.lives(("native", node.pid, tid), share, "a native thread runs", Activity.RUNS)
+                self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
+
+    def claim_descendants(self, resource: Resource, pid: int) -> None:
+        """What a process has started may provide it."""
+        for child in self.job.descendants(pid):
+            if child.alive and child.role not in ("service", "rank") and self.matters(child.pid):
+                self.graph.claim(self.process(child.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
+
+
+def end_of(edge: Edge) -> End:
+    """The end of a way that is known to have one."""
+    if edge.end is None:
+        raise ValueError(f"the way over {edge.kind} leads on")
+    return edge.end

@@ -1,0 +1,1 @@
+"""Who can release what: a module for each kind of resource."""

@@ -1,0 +1,229 @@
+"""Calls between ranks: which rank is in which call, and what a rank in a call waits for.
+
+A collective needs ALL its members. Members in other calls, or in none, are claims. If all have come, the data must travel (FABRIC);
+if the calls differ, no task releases them (MISMATCH).
+"""
+
+from dataclasses import dataclass, field
+
+from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.whose import cards_of
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task
+from perfwatch.triage.graph.silence import Silence, Source
+from perfwatch.triage.graph.thresholds import FLOW_SECONDS
+from perfwatch.triage.ranks.agreement import disagreement
+from perfwatch.triage.ranks.collectives import recorder_owes
+from perfwatch.triage.ranks.different_calls import counted_apart
+from perfwatch.triage.ranks.standing import UNHEARD
+from perfwatch.triage.ranks.traffic import carried, travels
+from perfwatch.triage.ranks.waitgraph import WaitGraph as RankGraph
+from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.words.frames import collective_name
+from perfwatch_probes import readings as r
+
+POINT_TO_POINT = frozenset(
+    (
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "a send or receive",
+        "send_object_list",
+        "recv_object_list",
+    )
+)
+ANSWER_IS_DUE = "a flight recorder may still answer"
+ON_CARD = "gpu"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call that a rank is in: its name, and the line of the program where that is known."""
+
+    name: str
+    place: tuple[str, str, int] | None = None
+
+    def differs_from(self, other: "Call") -> bool:
+        """True if these cannot be one call. A card that spins in a collective does not say in which one."""
+        return ON_CARD not in (self.name, other.name) and self != other
+
+
+@dataclass
+class Calls:
+    """All ranks' calls, by pid, and what recorders and RAS say of them."""
+
+    by_pid: dict[int, Call] = field(default_factory=dict)
+    ranks: RankGraph | None = None
+    mismatched: bool = False
+    counted_seconds: float | None = None  # for how long the counts have stood
+    needed: dict[Call, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def edges(self) -> dict[int, tuple[int, ...]]:
+        """By rank: the ranks that it waits for, where recorders or RAS say so."""
+        return self.ranks.edges if self.ranks is not None else {}
+
+    @property
+    def together(self) -> bool:
+        """True if recorders or RAS say that all ranks are in one call."""
+        return self.ranks is not None and not self.ranks.edges and bool(self.ranks.together or self.ranks.level)
+
+
+def calls_of(built: Builder) -> Calls:
+    """Which ranks are in a call with others, and in which one: by recorders and RAS, by the card, by the stack."""
+    case, job = built.case, built.job
+    calls = Calls()
+    if max(len(job.ranks), job.world_size or 1) < 2:
+        return calls
+    calls.ranks = wait_graph(case)
+    apart = disagreement(case)
+    apart = None if apart is None or apart.over else apart
+    crossed = counted_apart(case)
+    calls.mismatched = apart is not None or crossed is not None
+    if crossed is not None:
+        calls.counted_seconds = crossed.seconds
+    elif calls.edges and apart is None and calls.ranks is not None:
+        calls.counted_seconds = calls.ranks.seconds
+    for pid, key in built.starts.items():
+        if case.progress[pid].kind == "moving":
+            continue
+        call = _call_of(built, calls, pid, key)
+        if call is not None:
+            calls.by_pid[pid] = call
+    return calls
+
+
+def _call_of(built: Builder, calls: Calls, pid: int, key: Key) -> Call | None:
+    case, node, graph = built.case, built.node(key), calls.ranks
+    if node.state in ("T", "t"):
+        return None
+    waits = built.edge_kind(key)
+    place = (node.frame.function, node.frame.file, node.frame.line) if node.frame else None
+    if waits == "collective":
+        name = collective_name(node.stack) if node.stack is not None else None
+        return Call(name or built.edge(key).waits_for, place)
+    makes_group = node.stack is not None and any("new_group" in one.function for one in node.stack.frames)
+    if waits == "rendezvous" and makes_group:
+        return Call("new_group", place)
+    spins = any((one.kind == "spin" and not one.computes) or one.polls for one in regimes(built.history, pid))
+    at_card = cards_of(built.history, pid).certain or case.chains[pid].end.kind == "gpu"
+    if spins and at_card and case.progress[pid].kind != "busy":
+        return Call(ON_CARD)
+    number = rank_of(built, pid)
+    if graph is not None and (graph.edges.get(number) or (_is_recorded(graph) and number in graph.calls)):
+        return Call(graph.calls.get(number, "?"))
+    return None
+
+
+def _is_recorded(graph: RankGraph) -> bool:
+    return graph.source == "flight_recorder"
+
+
+def rank_of(built: Builder, pid: int) -> int:
+    """The number of a rank."""
+    number = built.job.members[pid].rank
+    return -1 if number is None else number
+
+
+def of_another_thread(built: Builder, calls: Calls, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """A thread that is not the training thread: as the call of its rank."""
+    group_call(built, calls, task, node.rank_pid or node.pid)
+
+
+def group_call(built: Builder, calls: Calls, task: Task, pid: int) -> None:
+    """All members are needed: of those in the same call nothing more, of the others what they do."""
+    task.member = ("rank", pid)
+    if calls.counted_seconds is not None:
+        counted = Silence(calls.counted_seconds, Source.OBSERVED)
+        task.silence = counted if task.silence is None else min(task.silence, counted)
+    if calls.mismatched:
+        task.waits = (Resource(Kind.MISMATCH, ("mismatch",), basis=Basis.STACK),)
+        return
+    mine, moves = calls.by_pid.get(pid), travels(built.case)
+    needed, lost, unseen = _needed(built, calls, pid, mine)
+    exchange = any(call.name in POINT_TO_POINT for call in calls.by_pid.values())
+    if exchange and not calls.edges and not lost and len(calls.by_pid) == len(built.starts):
+        needed = frozenset()  # a send meets a receive; stacks do not show of which rank
+    if not needed - {pid} and not lost and not unseen:
+        task.waits = (_fabric(built, calls, mine, moves),)
+        return
+    called = all(other in calls.by_pid for other in needed)
+    untold = moves is None and not calls.edges and bool(needed) and bool(built.history.entities(r.Traffic))
+    if untold and called:
+        why = "the traffic was not read twice"
+        task.waits = (Resource(Kind.GROUP_CALL, ("call",), complete=False, why=why, basis=Basis.STACK),)
+        return
+    complete = (built.job.covered and not unseen) or bool(lost)
+    resource = Resource(
+        Kind.GROUP_CALL,
+        ("call", needed, lost, mine if not needed else None),
+        Needs.ALL,
+        complete=complete,
+        why="" if complete else "ranks that are not seen",
+        basis=Basis.STACK,
+    )
+    if built.graph.is_new(resource):
+        for other in sorted(needed):
+            built.graph.claim(built.rank(other), resource, Role.PROVIDES, Basis.STACK)
+        for one in sorted(lost):
+            built.graph.claim(built.gone(one), resource, Role.PROVIDES, Basis.STACK)
+    task.waits = (resource,)
+    if moves and called and not calls.edges:  # a rank that has all data of one call may be in the next
+        task.waits = (*task.waits, _data(built, ("fabric",)))
+
+
+def _needed(built: Builder, calls: Calls, pid: int, mine: Call | None) -> tuple[frozenset[int], frozenset[int], bool]:
+    """Pids of ranks that have not come, of ranks that have ended, and whether others have not come that are not seen.
+
+    The set is one and the same for all ranks in one call, so that the graph grows with the ranks and not with their pairs.
+    """
+    lost = {one.pid for one in built.job.ranks if not one.alive}
+    if not calls.edges:
+        if mine is None:
+            return frozenset(set(built.starts) - set(calls.by_pid)), frozenset(lost), False
+        if mine not in calls.needed:
+            calls.needed[mine] = frozenset(
+                other
+                for other in built.starts
+                if (call := calls.by_pid.get(other)) is None or (not calls.together and mine.differs_from(call))
+            )
+        return calls.needed[mine], frozenset(lost), False
+    awaited = calls.edges.get(rank_of(built, pid))
+    if not awaited:  # others wait for it, and it is in a call of its own: that those are needed there is not certain
+        return frozenset(built.starts), frozenset(lost), True
+    by_rank = {rank_of(built, other): other for other in built.starts}
+    elsewhere = [one for one in awaited if one not in by_rank]
+    seats = calls.ranks.seats if calls.ranks is not None else {}
+    silent = {one for one in elsewhere if seats[one].state in (*UNHEARD, "dead")}
+    unseen = len(silent) < len(elsewhere)
+    return frozenset(by_rank[one] for one in awaited if one in by_rank), frozenset(lost | silent), unseen
+
+
+def _data(built: Builder, key: Key) -> Resource:
+    resource = Resource(Kind.FABRIC, key)
+    leaf = built.lives(("data",), 1.0, "data travels between the ranks")
+    built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+    return resource
+
+
+def _fabric(built: Builder, calls: Calls, mine: Call | None, moves: bool | None) -> Resource:
+    """All are in one call: the links between them must carry it."""
+    key = ("fabric", mine)
+    if moves:
+        return _data(built, key)
+    flow = carried(built.case, FLOW_SECONDS)
+    on_cards = calls.together or all(call.name == ON_CARD for call in calls.by_pid.values())
+    arrived = flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
+    recorded = calls.together and calls.ranks is not None and _is_recorded(calls.ranks)
+    if arrived and not recorded and len(calls.by_pid) > 1:
+        why = "" if on_cards else "all data has arrived"
+        return Resource(Kind.MISMATCH, key, complete=on_cards, why=why, basis=Basis.STACK)
+    lossy = flow is not None and flow.lost
+    sure = on_cards and calls.together
+    why = ANSWER_IS_DUE if sure and recorder_owes(built.case) else "all ranks are in one call, and no data travels"
+    return Resource(Kind.FABRIC, key, complete=sure or lossy, why=why, basis=Basis.STACK)

@@ -1,0 +1,31 @@
+"""GPUs: a card that computes is work; one whose kernel moves nothing releases no wait."""
+
+from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+
+
+def gpu(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """Complete if it is known which card it is."""
+    uuid = end_of(edge).detail
+    why = "" if uuid else "the card is not known"
+    resource = Resource(Kind.GPU, ("gpu", uuid), complete=bool(uuid), why=why)
+    if uuid:
+        built.graph.claim(_card(built, uuid), resource, Role.PROVIDES, Basis.KERNEL)
+    task.waits = (resource,)
+
+
+def _card(built: Builder, uuid: str) -> Key:
+    seen = regime(built.history, uuid)
+    if seen.kind == "spin" and not kernels(built.history, uuid).go_on:
+        sure = seen.source == "gpm" and not seen.computes  # hardware counters: its tensor cores and memory are idle
+        fate = Fate(Prospect.SETTLED if sure else Prospect.OPEN, Basis.KERNEL, why="its kernel moves nothing")
+    elif seen.polls:
+        fate = Fate(Prospect.OPEN, why="its kernel polls")
+    else:
+        fate = Fate(Prospect.LIVE, works=1.0, why="the card works")
+    return built.leaf(("card", uuid), fate, Activity.CARD)

@@ -1,0 +1,43 @@
+"""Waits of which the kind is unknown: in native code, or of a thread that could not be sampled. They are never complete."""
+
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import NOT_SAMPLED, Builder
+from perfwatch.triage.graph.model import Basis, Fate, Kind, Prospect, Resource, Task
+from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import is_standard, is_user
+
+OF_PYTHON = {"acquire", "wait", "get", "put", "join"}
+
+
+def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """Other threads and children may release it, and so may what cannot be seen."""
+    why = NOT_SAMPLED if node.thread is None and node.stack is None else edge.waits_for
+    resource = Resource(Kind.UNKNOWN, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
+    built.claim_other_threads(resource, node, Basis.ELIMINATION)
+    built.claim_descendants(resource, node.pid)
+    task.waits = (resource,)
+
+
+def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """Another wait, of a thread that may move now and then."""
+    if node.motion.frozen is False:
+        works = max(seen.works, SIGN_OF_LIFE)
+        task.fate = Fate(Prospect.LIVE, works=works, why="it moves now and then")
+    else:
+        unknown(built, task, node, edge, seen)
+
+
+def is_in_native_code(built: Builder, node: Node) -> bool:
+    """True if the innermost frame is in a call of native code that is no lock, queue or event of Python's."""
+    if node.stack is None or not node.stack.frames or node.wait is None:
+        return False
+    inner = node.stack.frames[0]
+    if is_standard(inner):
+        return False
+    line = line_of(built.history, inner)
+    if line is None:
+        return not is_user(inner)
+    return not line.text.strip().startswith(("with ", "async with ")) and not names(line.calls) & OF_PYTHON

@@ -1,0 +1,32 @@
+"""Pipes: whatever holds the other end can release the wait."""
+
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import End, Node
+
+
+def pipe(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """Complete for a pipe whose ends the kernel lists; any process may open a FIFO."""
+    end = end_of(edge)
+    file = end.descriptor
+    key = ("pipe", task.key if file is None else file.inode)
+    why = _unseen_holder(end)
+    resource = Resource(Kind.PIPE, key, complete=not why, why=why)
+    for pid in end.others:
+        built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
+    if file is not None and node.pid in (*file.writers, *file.readers) and not end.others:
+        built.claim_other_threads(resource, node, Basis.ELIMINATION)
+    task.waits = (resource,)
+
+
+def _unseen_holder(end: End) -> str:
+    """What may hold the other end and is not seen. A pipe whose other end no process held would have ended the wait."""
+    file = end.descriptor
+    if file is None or file.kind == "fifo":
+        return "any process may open a FIFO"
+    if file.kind == "tty":
+        return ""
+    holders = file.writers if end.kind == "pipe_empty" else file.readers
+    return "" if holders else "the holder of the other end is not seen"

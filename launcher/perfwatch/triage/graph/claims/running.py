@@ -1,0 +1,25 @@
+"""A thread that runs is LIVE, unless the loop that it runs in gives nothing: then it waits for the end of that loop."""
+
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.loops import loop_of
+from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
+from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+
+
+def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """The training thread makes no step while it is in a loop; any other thread hands nothing over if its loop gives nothing."""
+    loop = built.loop(task.key, loop_of(built.history, node))
+    endless = loop.ends in (Ends.CONDITION, Ends.NEVER) and not loop.gives
+    is_start = task.key in built.starts.values()
+    is_native = end_of(edge).kind == "native" and loop.lines <= 1 and loop.ends is not Ends.ONE_CALL
+    if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
+        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
+        return
+    resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
+    task.waits = (resource,)
+    if loop.tests_only:
+        built.claim_other_threads(resource, node, Basis.TEXT)
+        built.claim_descendants(resource, node.pid)

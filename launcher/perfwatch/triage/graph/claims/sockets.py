@@ -1,0 +1,28 @@
+"""Connections: the other end is often on another host, so they are never complete. Bytes that arrive are work."""
+
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import OTHER_END, Builder, end_of
+from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.graph.thresholds import BYTES_SECONDS
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+from perfwatch_probes import readings as r
+
+
+def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """The processes that hold the other end, and the bytes."""
+    end = end_of(edge)
+    resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END)
+    for pid in end.others:
+        built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
+    if end.descriptor is not None:
+        fd = end.descriptor.fd
+        grown = built.history.growth(r.Descriptor, node.pid, fd, of=_received, seconds=BYTES_SECONDS)
+        if grown is not None and grown[0] > 0:
+            leaf = built.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
+            built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+    task.waits = (resource,)
+
+
+def _received(file: r.Descriptor) -> float | None:
+    return None if file.socket is None else file.socket.received_bytes

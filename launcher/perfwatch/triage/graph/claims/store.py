@@ -1,0 +1,18 @@
+"""Keys of torch's store: any other rank can set them, and so can any other client."""
+
+from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import Node
+
+
+def store_key(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
+    """Never complete: the clients of a store are not known."""
+    why = "any client of the store may set the key"
+    resource = Resource(Kind.STORE, ("store",), complete=False, why=why, basis=Basis.STACK)  # one for all that wait
+    if built.graph.is_new(resource):
+        for pid, start in built.starts.items():
+            if built.edge_kind(start) != "rendezvous":
+                built.graph.claim(built.rank(pid), resource, Role.PROVIDES, Basis.STACK)
+    task.waits = (resource,)

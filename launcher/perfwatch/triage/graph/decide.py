@@ -1,0 +1,211 @@
+"""The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
+
+from dataclasses import dataclass
+
+from perfwatch.triage.case import SOON_SECONDS, Case
+from perfwatch.triage.ends.gone import ending
+from perfwatch.triage.graph.activity import last_change
+from perfwatch.triage.graph.builder import NOT_SAMPLED, OTHER_END, OUTSIDE, Builder
+from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
+from perfwatch.triage.graph.from_case import wait_graph_of
+from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
+from perfwatch.triage.graph.loops import seconds_in_loop
+from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect
+from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
+from perfwatch.triage.graph.thresholds import (
+    ANSWER_SECONDS,
+    LATE_SECONDS,
+    LONGEST_STEPS,
+    MEANT_SECONDS,
+    OUTSIDERS_SECONDS,
+    ROUNDING_SECONDS,
+    STEPS_SAMPLES,
+    STEPS_SECONDS,
+    WATCHED_SECONDS,
+)
+from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.waits.node import Node
+from perfwatch_probes.readings import Stack, Thread
+
+
+@dataclass(frozen=True)
+class Table:
+    """Seconds of silence before a hang is reported.
+
+    Measured on 776 recorded cases at 12 moments each: 3 s for SETTLED bring 3 more hangs and no false one; 30 s for OPEN bring
+    5 more hangs and 5 false ones.
+    """
+
+    ended: float = 1.0  # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
+    settled: float = 6.0
+    open_times: float = 1.0  # times the hang timeout of the session: OPEN
+    unnamed_watched: float = (
+        6.0  # of watching, before a hang without a name: by then the rules have named what they can
+    )
+    counts_times: float = 5.0  # times that: OPEN, and the sink is in a loop that counts
+
+
+TABLE = Table()
+
+
+@dataclass(frozen=True)
+class State:
+    """What is said of one rank: hung, busy, moving, inconclusive, gone; or unknown, where nothing was read of it."""
+
+    state: str
+    pid: int | None = None
+    fate: Fate | None = None
+    silence: Silence = NOT_SILENT
+    needs_seconds: float = 0.0
+    sinks: tuple[Sink, ...] = ()
+
+
+def decide(case: Case, table: Table = TABLE) -> State:
+    """The state of a job: of its ranks, the one that decides."""
+    if ending(case) is not None:
+        return State("gone")
+    if not case.ranks:
+        return State("inconclusive")
+    order = ("hung", "inconclusive", "moving", "busy", "unknown")
+    states = states_of(case, table)
+    found = min(states, key=lambda one: (order.index(one.state), -one.silence.seconds))
+    return State("inconclusive", found.pid) if found.state == "unknown" else found
+
+
+def states_of(case: Case, table: Table = TABLE) -> tuple[State, ...]:
+    """Of each rank that lives."""
+    built = wait_graph_of(case)
+    return tuple(_of_rank(case, built, pid, table) for pid in built.starts)
+
+
+def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
+    key = built.starts[pid]
+    task, fate, node = built.graph.tasks[key], built.graph.fates[key], built.node(key)
+    if case.progress[pid].kind == "moving":
+        return State("moving" if _makes_steps(case, pid) else "busy", pid, fate)
+    if task.activity is Activity.UNKNOWN and node.stack is None:
+        return State("unknown", pid, fate)
+    if _has_gone_on(case, node):
+        return State("inconclusive", pid, fate)
+    sinks = tuple(built.graph.sinks(key))
+    silent = _silence(case, built, pid, sinks)
+    if fate.prospect is Prospect.LIVE:
+        return State("busy", pid, fate, silent, sinks=sinks)
+    if fate.prospect is Prospect.DUE:
+        soon = fate.until - case.at + LATE_SECONDS <= MEANT_SECONDS
+        return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, sinks=sinks)
+    needs = _open_seconds(case, pid, sinks, fate, silent, table)
+    if fate.prospect is Prospect.SETTLED:
+        needs = _settled_seconds(case, pid, sinks, fate, table)
+    if silent.seconds >= needs - ROUNDING_SECONDS:
+        return State("hung", pid, fate, silent, needs, sinks)
+    runs = any(resource is not None and resource.kind is Kind.LOOP for _, resource in sinks)
+    busy = runs and fate.prospect is Prospect.OPEN
+    return State("busy" if busy else "inconclusive", pid, fate, silent, needs, sinks)
+
+
+def _has_gone_on(case: Case, node: Node) -> bool:
+    """True if a thread has run since its last stack, so that the next one will show another wait."""
+    last = case.history.latest(Stack, node.pid, node.tid)
+    return node.stack is None and last is not None and last.at >= case.at - SOON_SECONDS
+
+
+def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, table: Table) -> float:
+    ended = all(
+        task.activity in (Activity.GONE, Activity.STOPPED) or (resource is not None and resource.kind is Kind.TERMINAL)
+        for task, resource in sinks
+    )
+    needs = table.ended if ended and fate.basis >= Basis.STACK else table.settled
+    if any(resource is not None and resource.why == ANSWER_IS_DUE for _, resource in sinks):
+        needs += ANSWER_SECONDS
+    return needs if ended else max(needs, _longest_step(case, pid))  # a step that took as long came to its end
+
+
+def _open_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table) -> float:
+    if any(one is not None and (one.kind is Kind.TASKS or one.why == NOT_SAMPLED) for _, one in sinks):
+        return float("inf")  # nothing was asked of it, or it rests on a task that was not sampled
+    timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * _longest_step(case, pid))
+    counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
+    needs = timeout * (table.counts_times if counts else 1.0)
+    seen = watched_seconds(case)
+    hearsay = fate.basis <= Basis.TEXT or (fate.why in (OUTSIDE, OTHER_END) and seen < OUTSIDERS_SECONDS)
+    if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
+        needs = max(needs, silent.seconds + WATCHED_SECONDS - seen)
+    return needs
+
+
+def _longest_step(case: Case, pid: int) -> float:
+    clock = case.steps(case.job.members[pid])
+    return 0.0 if clock is None else clock.longest_seconds or 0.0
+
+
+def _makes_steps(case: Case, pid: int) -> bool:
+    """True if what goes on are training steps: counted, or seen at a backward pass or an optimizer, where enough was seen."""
+    progress = case.progress[pid]
+    if progress.steps is not None:
+        return progress.steps.ago_seconds is not None and not progress.steps.late
+    seen = profile(case.history, pid, progress.thread, STEPS_SECONDS)
+    trains = seen.share("backward", "optimizer", "scaler", "clip") > 0 or not seen.share("forward")
+    return seen.samples < STEPS_SAMPLES or trains
+
+
+def watched_seconds(case: Case) -> float:
+    """For how long the job's threads were sampled."""
+    threads = (case.history.series(Thread, *key) for key in case.history.entities(Thread))
+    stacks = (case.history.series(Stack, *key) for key in case.history.entities(Stack))
+    first = [one[0].at for one in threads if one]
+    first += [one[0].at - one[0].reading.span_seconds for one in stacks if one]
+    return case.at - min(first, default=case.at)
+
+
+def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> Silence:
+    """Of one rank's wait."""
+    key = built.starts[pid]
+    start, node, fate = built.graph.tasks[key], built.node(key), built.graph.fates[key]
+    steps = case.progress[pid].steps
+    if start.ends is not None and start.activity is Activity.RUNS:
+        found = max(since_training(case, case.job.members[pid]), seconds_in_loop(case, node, built.loops[key]))
+        silent = Silence(found, Source.OBSERVED)
+    else:
+        silent = along(
+            _of_sinks(built, key, sinks),
+            start.silence,
+            _changed(case, built, pid, sinks),
+            None if steps is None or steps.ago_seconds is None else Silence(steps.ago_seconds, Source.OBSERVED),
+        )
+    watched = watched_seconds(case) >= WATCHED_SECONDS
+    if fate.prospect is Prospect.OPEN and steps is None and watched and is_traceless(sinks):
+        return at_least(silent, remembered(case, built, pid, sinks))
+    return silent
+
+
+def _of_sinks(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
+    """Of the threads that were sampled and do not run, or else of the start; and of what has ended."""
+    start = built.graph.tasks[key].silence
+    known = [
+        task.silence
+        for task, _ in sinks
+        if task.kind == "thread"
+        and task.silence is not None
+        and task.activity is not Activity.RUNS
+        and built.node(task.key).thread is not None
+    ]
+    return [*(known or [start or NOT_SILENT]), *_since_ends(built, key, sinks)]
+
+
+def _since_ends(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
+    """Of sinks that have ended: until the last sample that shows the start waiting. What it did since then is not known."""
+    node = built.node(key)
+    age = 0.0 if node.thread is None else built.case.at - node.thread_at
+    gone = [task.silence for task, _ in sinks if task.activity is Activity.GONE and task.silence is not None]
+    return [Silence(max(0.0, one.seconds - age), one.source) for one in gone]
+
+
+def _changed(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> Silence | None:
+    """Since when the start is known to have moved, where a thread beside it is the sink."""
+    key = built.starts[pid]
+    apart = any(task.kind == "thread" and task.key != key and task.silence is not None for task, _ in sinks)
+    if not apart or built.graph.tasks[key].activity in (Activity.RUNS, Activity.UNKNOWN):
+        return None
+    return last_change(case, built.node(key))

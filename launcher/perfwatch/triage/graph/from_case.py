@@ -1,0 +1,121 @@
+"""The wait graph of a case, from the edges of the wait chains: which module of ``claims`` answers for which kind of wait."""
+
+from collections.abc import Callable
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.graph.activity import ThreadActivity, activity_of
+from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.claims import (
+    collectives,
+    eventfds,
+    files,
+    gpu,
+    locks,
+    native,
+    pipes,
+    processes,
+    running,
+    sockets,
+    store,
+    terminal,
+    timers,
+)
+from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
+from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, SIGN_OF_LIFE
+from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
+
+Adds = Callable[[Builder, Task, Node, Edge, ThreadActivity], None]
+
+BY_KIND: dict[str, Adds] = {
+    "lock": locks.lock,
+    "pipe_empty": pipes.pipe,
+    "pipe_full": pipes.pipe,
+    "file_lock": files.file_lock,
+    "file_poll": files.awaited_file,
+    "network": sockets.connection,
+    "rendezvous": store.store_key,
+    "gpu": gpu.gpu,
+    "sleep": timers.sleeping,
+    "python": running.running,
+    "native": running.running,
+    "idle": processes.idle,
+    "dead": processes.ended_child,
+    "other": native.other,
+    "unknown": eventfds.unknown_or_eventfd,
+}
+GOES_ON = ("gpu", "collective", "python", "native")  # waits in which a thread runs again and again, and is no further
+
+
+def wait_graph_of(case: Case) -> Builder:
+    """Build and solve."""
+    return case.history.once(("wait graph",), lambda: _built(case))
+
+
+def _built(case: Case) -> Builder:
+    built = Builder(case)
+    calls = collectives.calls_of(built)
+    while built.todo:
+        task = built.graph.tasks[built.todo.pop()]
+        if task.activity is Activity.PROCESS:
+            processes.process(built, task, task.pid)
+        else:
+            _thread(built, calls, task)
+    built.graph.solve()
+    return built
+
+
+def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
+    node = built.node(task.key)
+    seen = activity_of(built.case, node)
+    task.silence, task.activity = seen.silence, seen.state
+    built.seen[task.key] = seen
+    if seen.state in (Activity.GONE, Activity.STOPPED):
+        silent = seen.silence.seconds if seen.silence is not None else 0.0
+        rationed = seen.recurrent and silent < RATIONED_SECONDS
+        task.fate = Fate(Prospect.OPEN if rationed else Prospect.SETTLED, why=f"it is {seen.state.value}")
+        return
+    if node.pid in calls.by_pid and built.starts[node.pid] == task.key:
+        collectives.group_call(built, calls, task, node.pid)
+        return
+    edge, kind = built.edge(task.key), built.edge_kind(task.key)
+    if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True:
+        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it moves now and then")
+        return
+    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
+        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
+        return
+    if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
+        processes.other_tasks(built, task, node, edge)
+    else:
+        _waits(built, calls, task, node, edge, kind, seen)
+    if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
+        alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
+        timers.own_deadline(built, task, node, seen, alone)
+
+
+def _has_long_deadline(node: Node) -> bool:
+    """True if a wait for other tasks ends by itself, and is no poll of a library, which looks again for the same thing."""
+    wait = node.wait
+    if wait is None or wait.remaining_seconds is None:
+        return False
+    return wait.remaining_seconds + (node.motion.ran_ago_seconds or 0.0) >= DEADLINE_SECONDS
+
+
+def _is_futex(node: Node) -> bool:
+    return node.wait is not None and node.wait.kind in ("futex", "poll", "other")
+
+
+def _waits(
+    built: Builder, calls: collectives.Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity
+) -> None:
+    kind = "lock" if edge.kind == "lock" and kind in ("lock", NATIVE_WAIT) else kind
+    blind = seen.state is Activity.UNKNOWN or (node.stack is None and kind == "lock")
+    if blind:
+        native.unknown(built, task, node, edge, seen)
+    elif kind in terminal.OUTER:
+        terminal.outer(built, task, kind)
+    elif kind == "collective":
+        collectives.of_another_thread(built, calls, task, node, edge, seen)
+    else:
+        BY_KIND.get(kind, native.unknown)(built, task, node, edge, seen)

@@ -1,0 +1,376 @@
+"""The AND/OR wait graph: tasks, resources, claims, and the one fixpoint that says whether a wait can still end.
+
+A task either has a fate of its own (it runs, sleeps until a moment, has exited) or waits for resources, of which one is
+enough. A resource needs any of the tasks that claim it, or all of them. Every task that can release a wait is a claim. A
+releaser that cannot be seen is not a claim; a resource says with ``complete`` that every possible releaser is among its claims.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from itertools import count
+
+from perfwatch.triage.graph.silence import Silence
+from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+
+Key = tuple[object, ...]  # begins with what it is: ("thread", pid, tid)
+
+
+class Prospect(IntEnum):
+    """What can become of a wait, the worst first."""
+
+    SETTLED = 0  # no task that could release it will
+    OPEN = 1  # something may release it, and nothing shows that it will
+    DUE = 2  # a task that may release it wakes at a known moment
+    LIVE = 3  # a task works for it
+
+
+class Basis(IntEnum):
+    """What a claim rests on, the weakest first."""
+
+    ELIMINATION = 0  # every other task was ruled out
+    TEXT = 1  # names in the source
+    STACK = 2  # functions of CPython and torch
+    KERNEL = 3  # /proc, counters, the GPU
+
+
+class Role(IntEnum):
+    """What a task has to do with a resource."""
+
+    HOLDS = 0
+    PROVIDES = 1
+    MAY_PROVIDE = 2  # a possible releaser: only real work of it counts as a sign of life
+
+
+class Needs(Enum):
+    """How many of the claims a resource needs."""
+
+    ANY = "any"
+    ALL = "all"
+
+
+class Activity(Enum):
+    """What a task does."""
+
+    RUNS = "runs"
+    POLLS = "polls"
+    SLEEPS = "sleeps"
+    BLOCKED = "blocked"
+    STOPPED = "stopped"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    PROCESS = "process"  # not one thread
+    RANK = "rank"
+    CARD = "card"
+    WORK = "work"  # a counter that grows: CPU time, bytes
+
+
+class Kind(Enum):
+    """The kind of a resource."""
+
+    LOCK = "lock"
+    BARRIER = "barrier"
+    CONDITION = "condition"
+    QUEUE = "queue"
+    JOIN = "end of a thread"
+    NATIVE = "native code"
+    UNKNOWN = "unknown"
+    POOL = "worker pool"
+    CHILD = "child process"
+    GIL = "GIL"
+    CALL = "remote call"
+    PIPE = "pipe"
+    EVENTFD = "eventfd"
+    FILE_LOCK = "file lock"
+    FILE = "file"
+    DISK = "disk"
+    SOCKET = "socket"
+    STORE = "store key"
+    GROUP_CALL = "collective"
+    MISMATCH = "mismatched collectives"
+    FABRIC = "fabric"
+    GPU = "GPU"
+    PROCESS = "process"
+    RANK = "rank"
+    TERMINAL = "terminal input"
+    DRIVER = "driver"
+    FLAG = "flag"
+    LOOP = "end of a loop"
+    TIMER = "timer"
+    TASKS = "new tasks"
+
+
+class Ends(Enum):
+    """How a loop ends."""
+
+    COUNTS = "counts"
+    CONDITION = "tests a condition"
+    NEVER = "never"
+    ONE_CALL = "one call"  # no loop: one C call does not return
+    UNREAD = "unread"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A prospect, until when, and the weakest basis on the way to it."""
+
+    prospect: Prospect
+    basis: Basis = Basis.KERNEL
+    until: float = float("inf")  # DUE: when
+    works: float = 0.0  # cores, or 1.0 where bytes move; DUE: 1.0 if the wait is over then
+    why: str = ""
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """The better fate sorts higher; of equal ones the one with the stronger basis."""
+        within = {Prospect.DUE: -self.until, Prospect.LIVE: self.works}.get(self.prospect, 0.0)
+        return (self.prospect, within, self.basis)
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What is waited for. ``complete``: every possible releaser is among the claims; else ``why`` not."""
+
+    kind: Kind
+    key: Key
+    needs: Needs = Needs.ANY
+    complete: bool = True
+    why: str = ""
+    basis: Basis = Basis.KERNEL  # of the knowledge that this is what is waited for, and of ``complete``
+    until: float | None = None  # the wait ends by itself at that moment
+    sure: float = 0.0  # 1.0: the wait is over then; 0.0: what follows is not known
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A task that can release a resource."""
+
+    task: Key
+    role: Role
+    basis: Basis
+
+
+@dataclass
+class Task:
+    """A thread, a process, a card, or a rank on another host. Its key begins with what it is: ``("thread", pid, tid)``."""
+
+    key: Key
+    fate: Fate | None = None  # None: it waits
+    waits: tuple[Resource, ...] = ()
+    activity: Activity = Activity.UNKNOWN
+    silence: Silence | None = None
+    member: Key | None = None  # the task that stands for it in a call that needs all members
+    ends: Ends | None = None  # of the loop that it is in
+    pid: int = 0  # of a thread or process
+    tid: int = 0  # of a thread
+
+    @property
+    def kind(self) -> object:
+        """The first part of its key: thread, process, rank, card, work, gone, ..."""
+        return self.key[0]
+
+
+def seen_through(claim: Claim, fate: Fate) -> Fate:
+    """A fate as it counts through a claim.
+
+    A task that only may provide must do real work to be a sign of life, and a moment at which it wakes is no promise.
+    """
+    basis = min(fate.basis, claim.basis)
+    if claim.role is Role.MAY_PROVIDE and fate.prospect is Prospect.LIVE and fate.works < SIGN_OF_LIFE:
+        return Fate(Prospect.OPEN, basis, works=fate.works, why=fate.why or "other threads wake up now and then")
+    if claim.role is Role.MAY_PROVIDE and fate.prospect is Prospect.DUE:
+        return replace(fate, basis=basis, works=0.0)
+    return replace(fate, basis=basis)
+
+
+class WaitGraph:
+    """Tasks and claims, and what follows from them.
+
+    ``solve`` visits each claim once, from the best fates to the worst, so a wait gets its fate from the best releaser that it has.
+    Whatever no fate has reached then is SETTLED: a cycle without a live exit among it.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[Key, Task] = {}
+        self.claims: dict[Resource, dict[Key, Claim]] = defaultdict(dict)
+        self.fates: dict[Key, Fate] = {}
+        self.resources: dict[Resource, Fate] = {}
+        self.operations = 0  # claims and waits that the last ``solve`` looked at
+
+    def claim(self, task: Key, resource: Resource, role: Role, basis: Basis) -> None:
+        """A task can release this resource. The first claim of a task on a resource stands."""
+        self.claims[resource].setdefault(task, Claim(task, role, basis))
+
+    def is_new(self, resource: Resource) -> bool:
+        """True for the first call about a resource that many tasks wait for: its claims are made once."""
+        if resource in self.claims:
+            return False
+        self.claims[resource] = {}
+        return True
+
+    def solve(self) -> None:
+        """Give every task its fate."""
+        _Solution(self).run()
+        self._settle()
+
+    def _settle(self) -> None:
+        """What is left is SETTLED; its basis is the weakest of all claims that had to be asked for that."""
+        settled = {key: task for key, task in self.tasks.items() if key not in self.fates}
+        asks: dict[Key, set[Resource]] = defaultdict(set)  # by task: the settled resources that rest on it
+        waiters: dict[Resource, list[Key]] = defaultdict(list)
+        weakest: dict[Basis, list[Key]] = defaultdict(list)
+        for key, task in settled.items():
+            if task.fate is not None:
+                weakest[task.fate.basis].append(key)
+            for resource in task.waits:
+                waiters[resource].append(key)
+        own: dict[Resource, Basis] = {}
+        for resource in waiters:
+            own[resource] = resource.basis
+            for claim in self.claims.get(resource, {}).values():
+                self.operations += 1
+                if claim.task in settled:
+                    own[resource] = min(own[resource], claim.basis)
+                    asks[claim.task].add(resource)
+        for resource, keys in waiters.items():
+            weakest[own[resource]] += keys
+        for basis in Basis:
+            todo = weakest[basis]
+            while todo:
+                key = todo.pop()
+                if key in self.fates:
+                    continue
+                fate = settled[key].fate
+                self.fates[key] = fate if fate is not None else Fate(Prospect.SETTLED, basis)
+                for resource in asks[key]:
+                    if resource not in self.resources:
+                        self.resources[resource] = Fate(Prospect.SETTLED, basis)
+                        todo += waiters[resource]
+        for key in settled:
+            self.fates.setdefault(key, Fate(Prospect.SETTLED))
+
+    def known_claims(self, resource: Resource) -> Iterator[Claim]:
+        """Claims of tasks that hold or provide a resource, without those that only may."""
+        return (one for one in self.claims.get(resource, {}).values() if one.role is not Role.MAY_PROVIDE)
+
+    def sinks(self, start: Key) -> list[tuple[Task, Resource | None]]:
+        """Where a wait ends: the tasks that no other task blocks, and what those wait for."""
+        best = self.fates[start].prospect
+        found: list[tuple[Task, Resource | None]] = []
+        for task, last, onward in self._walk(start, lambda at, to: to <= max(best, at)):
+            if not onward:
+                found.append((task, task.waits[0] if task.waits else last))
+        task = self.tasks[start]
+        return found or [(task, task.waits[0] if task.waits else None)]  # a cycle
+
+    def way(self, start: Key) -> list[tuple[Task, Resource | None]]:
+        """The tasks on the way from one task to its sinks, each with the resource over which it was reached."""
+        best = self.fates[start].prospect
+        return [(task, last) for task, last, _ in self._walk(start, lambda at, to: to <= max(best, at))]
+
+    def _walk(
+        self, start: Key, leads: Callable[[Prospect, Prospect], bool]
+    ) -> Iterator[tuple[Task, Resource | None, list[Key]]]:
+        """Depth first over holders and providers; each resource is entered once, however many tasks wait for it."""
+        seen: set[Key] = set()
+        entered: dict[Resource, list[Key]] = {}
+        todo: list[tuple[Key, Resource | None]] = [(start, None)]
+        while todo:
+            key, last = todo.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            at = self.fates[key].prospect
+            onward: list[Key] = []
+            further: list[tuple[Key, Resource | None]] = []
+            for resource in self.tasks[key].waits:
+                if resource not in entered:
+                    targets = [
+                        one.task for one in self.known_claims(resource) if leads(at, self.fates[one.task].prospect)
+                    ]
+                    entered[resource] = targets
+                    further += [(one, resource) for one in targets]
+                onward += [one for one in entered[resource][:2] if one != key]
+            todo += reversed(further)
+            yield self.tasks[key], last, onward
+
+
+class _Solution:
+    """One run of the fixpoint: fates are final in the order from the best to the worst (Knuth's version of Dijkstra's search)."""
+
+    def __init__(self, graph: WaitGraph) -> None:
+        self.graph = graph
+        graph.fates, graph.resources, graph.operations = {}, {}, 0
+        self.waiters: dict[Resource, list[Key]] = defaultdict(list)
+        self.claimed: dict[Key, list[Resource]] = defaultdict(list)
+        self.left: dict[Resource, int] = {}  # of resources that need ALL: claims without a fate
+        self.worst: dict[Resource, Fate] = {}
+        self.heap: list[tuple[tuple[float, ...], int, Fate, Key | None, Resource | None]] = []
+        self.order = count()
+
+    def run(self) -> None:
+        """Read the graph once, then take fate after fate."""
+        for key, task in self.graph.tasks.items():
+            if task.fate is not None:
+                self._push(task.fate, key)
+            elif not task.waits:
+                self._push(Fate(Prospect.OPEN, Basis.ELIMINATION, why="not known what it waits for"), key)
+            for resource in task.waits if task.fate is None else ():
+                self.waiters[resource].append(key)
+        for resource in self.waiters:
+            self._start(resource)
+        while self.heap:
+            _, _, fate, whose, about = heapq.heappop(self.heap)
+            if whose is not None:
+                self._finish_task(whose, fate)
+            elif about is not None and about not in self.graph.resources:
+                self.graph.resources[about] = fate
+                self._tell(self.waiters[about], about, fate)
+
+    def _start(self, resource: Resource) -> None:
+        if resource.until is not None:
+            self._push(Fate(Prospect.DUE, resource.basis, resource.until, resource.sure), None, resource)
+        if not resource.complete:
+            self._push(Fate(Prospect.OPEN, resource.basis, why=resource.why), None, resource)
+        claims = self.graph.claims.get(resource, {})
+        for key in claims:
+            self.graph.operations += 1
+            self.claimed[key].append(resource)
+        if resource.needs is Needs.ALL:
+            self.left[resource] = len(claims)
+
+    def _finish_task(self, key: Key, fate: Fate) -> None:
+        if key in self.graph.fates or fate.prospect is Prospect.SETTLED:
+            return
+        self.graph.fates[key] = fate
+        for resource in self.claimed[key]:
+            self.graph.operations += 1
+            through = seen_through(self.graph.claims[resource][key], fate)
+            if resource.needs is Needs.ANY:
+                self._push(through, None, resource)
+            else:
+                self._one_of_all(resource, through)
+
+    def _one_of_all(self, resource: Resource, fate: Fate) -> None:
+        worst = self.worst.get(resource)
+        self.worst[resource] = worst = fate if worst is None or fate.order < worst.order else worst
+        self.left[resource] -= 1
+        if self.left[resource] == 0:
+            self._push(worst, None, resource)
+        elif self.left[resource] == 1:  # a member of the call does not wait for itself
+            last = next(key for key in self.graph.claims[resource] if key not in self.graph.fates)
+            own = [key for key in self.waiters[resource] if last in (key, self.graph.tasks[key].member)]
+            self.graph.operations += len(self.graph.claims[resource])
+            self._tell(own, resource, worst)
+
+    def _tell(self, keys: Iterable[Key], resource: Resource, fate: Fate) -> None:
+        for key in keys:
+            self.graph.operations += 1
+            if key not in self.graph.fates:
+                self._push(replace(fate, basis=min(fate.basis, resource.basis)), key)
+
+    def _push(self, fate: Fate, key: Key | None, resource: Resource | None = None) -> None:
+        if fate.prospect is not Prospect.SETTLED:
+            heapq.heappush(self.heap, (tuple(-one for one in fate.order), next(self.order), fate, key, resource))

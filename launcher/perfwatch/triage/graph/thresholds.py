@@ -1,0 +1,39 @@
+"""Every number of the wait graph, with where it comes from.
+
+Shares are of a core. "Measured" means on the recorded cases and on the drills of this repository.
+"""
+
+# Activity of a thread
+RUNS_SHARE = 0.5  # a thread above this runs, whatever the moment of a sample says
+SIGN_OF_LIFE = 0.05  # measured: heartbeat and monitoring threads stay below 0.02, workers above 0.2
+STIRS_SHARE = 0.002  # measured: blocked threads stay below 0.001
+WORKS_BYTES = 4096.0  # per second: one page; a heartbeat sends less than 1 KiB
+LIBRARIES_BYTES = 2**20  # per second: what short-lived children read of their libraries
+FRESH_SECONDS = 10.0  # an older sample says nothing of now: the slowest round of samples takes less
+USAGE_SECONDS = 10.0  # of CPU time and bytes, two rounds of the slowest probe
+TRAFFIC_SECONDS = 12.0
+
+# Sleeps
+MEANT_SECONDS = 600.0  # a longer sleep is taken for one that is not meant to end
+POLLING_SECONDS = 4.0  # a thread that sleeps for less, again and again, polls
+DEADLINE_SECONDS = 8.0  # torch's loader polls every 5 s; a longer timeout was chosen by the program
+LATE_SECONDS = 1.0  # after its deadline a thread has run again
+RATIONED_SECONDS = 5.0  # a process that was stopped and continued before is given so long
+
+# Loops
+LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
+STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays
+ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95  # measured: 3 % of nonblocking samples are torn
+GIL_SAMPLES = 3
+
+# Silence, in seconds of silence before a wait is called hung (SETTLED and OPEN are in ``decide``)
+ROUNDING_SECONDS = 0.05
+ANSWER_SECONDS = 5.0  # a flight recorder answers within one round
+WATCHED_SECONDS = 4.0  # of watching, before claims by text or elimination count
+OUTSIDERS_SECONDS = 1.0  # of watching, before a process outside of the job counts as idle
+LONGEST_STEPS = 3.0  # times the longest step of this run
+FLOW_SECONDS = 5.0  # of traffic between the ranks
+BYTES_SECONDS = 10.0  # of a socket
+
+# Training
+STEPS_SECONDS, STEPS_SAMPLES = 20.0, 20

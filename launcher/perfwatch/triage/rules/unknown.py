@@ -1,0 +1,126 @@
+"""Every rank is blocked, nothing that could release it can, and no other cause fits.
+
+What it means
+  Every rank is blocked, and everything that could release it is blocked too, has ended, or does not exist. The job will not go
+  on by itself. No other cause fits, so the report names the place where the chain of waits ends and not the reason.
+
+How it is recognised
+  perfwatch builds a graph of what waits for what: threads, processes, ranks and GPUs, and the locks, pipes, files, sockets and
+  collectives between them. A wait is settled if all its possible releasers are seen and none of them can release it. The rule
+  reports a hang when the wait of every rank is settled and has lasted for 6 s, and no other rule recognises a hang.
+
+What it is mistaken for
+  A wait that something outside of the job ends: another host, a person, a signal, a timer of the kernel, native code. perfwatch
+  cannot see whether these act, so it does not call such a wait settled. A process that sleeps and then answers is seen to sleep.
+
+What to do next
+  py-spy dump --native --pid PID for the process at the end of the chain shows the call that does not return. Look for the
+  code that should have released it: an exception on the way to it, a thread or process that ended early, a count that is too high.
+"""
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.decide import TABLE, State, states_of, watched_seconds
+from perfwatch.triage.graph.from_case import wait_graph_of
+from perfwatch.triage.graph.model import Basis, Prospect, Task
+from perfwatch.triage.graph.words import blocked_on, does, pid_of, resource_named, why_settled
+from perfwatch.triage.hang import witnesses
+from perfwatch.triage.rule import Cause
+from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link, Outcome
+from perfwatch_probes.readings import Thread
+
+CAUSE = Cause("unknown", "hung", "unknown", (Thread,))
+# Confidence by the weakest basis on the way: kernel or stack, and text or elimination. Of settled waits in recorded cases 19 of 20 hang;
+# that the place is the cause is less sure where no rule has a name for it.
+SEEN, INFERRED = 0.75, 0.65
+SHOWN_LINKS, SHOWN_CULPRITS = 12, 3
+SETTLED = "No thread or process that perfwatch can see can still release this wait"
+
+
+def judge(case: Case) -> Outcome:
+    """Every rank is blocked, and what could release it is blocked, too."""
+    states = settled(case)
+    return _finding(case, states) if states else None
+
+
+def settled(case: Case) -> tuple[State, ...]:
+    """The states of all ranks, if each is hung and settled, and was watched for long enough; else none."""
+    if not case.ranks or watched_seconds(case) < TABLE.unnamed_watched:
+        return ()
+    states = states_of(case)
+    if any(one.state != "hung" or one.fate is None or one.fate.prospect is not Prospect.SETTLED for one in states):
+        return ()
+    return states
+
+
+def _finding(case: Case, states: tuple[State, ...]) -> Finding:
+    built = wait_graph_of(case)
+    # The rank whose way is the shortest is the nearest to what all wait for.
+    state = min(states, key=lambda one: len(built.graph.way(built.starts[_pid(one)])))
+    pid, sinks = _pid(state), [task for task, _ in state.sinks]
+    reason = why_settled(built, sinks[0])
+    basis = min(one.fate.basis for one in states if one.fate is not None)
+    silent = min(one.silence.seconds for one in states)
+    entity = f"pid {pid_of(sinks[0]) or pid}"
+    graph = case.saw("wait graph", entity, SETTLED.lower(), reason, "a thread or process works on it, or will")
+    return Finding(
+        cause=CAUSE.name,
+        state=CAUSE.state,
+        summary=f"{blocked_on(built, sinks[0])}. {SETTLED}: {reason}",
+        confidence=SEEN if basis >= Basis.STACK else INFERRED,
+        owner=CAUSE.owner,
+        culprits=tuple(_culprit(built, pid, task) for task in sinks[:SHOWN_CULPRITS]),
+        wait_chain=_links(built, pid),
+        evidence=(graph, *_witnesses(case, pid)),
+        alternatives=(Alternative(cause="waiting_on_work", refuted_by="no task on the way runs or moves data"),),
+        next=tuple(f"py-spy dump {option} --pid {pid_of(sinks[0]) or pid}" for option in ("--nonblocking", "--native")),
+        silent_seconds=round(silent, 1),
+        decides_in_seconds=round(max(0.0, case.apart_seconds - silent), 1),
+    )
+
+
+def _pid(state: State) -> int:
+    return state.pid or 0
+
+
+def _witnesses(case: Case, pid: int) -> tuple[Evidence, ...]:
+    return witnesses(case, case.chains[pid])
+
+
+def _culprit(built: Builder, pid: int, task: Task) -> Culprit:
+    """The sink; where that is no process, the rank that waits for it."""
+    if task.kind == "thread":
+        return culprit(built.node(task.key))
+    own = pid_of(task)
+    member = built.job.members.get(own or pid)
+    rank_pid = member.rank_pid if member is not None else None
+    return Culprit(
+        pid=rank_pid or own or pid,
+        rank=member.rank if member is not None else None,
+        worker_pid=own if own not in (None, rank_pid, pid) else None,
+    )
+
+
+def _links(built: Builder, pid: int) -> tuple[Link, ...]:
+    """The threads on the way, from the training thread to the sink."""
+    found: list[Link] = []
+    for task, _ in built.graph.way(built.starts[pid]):
+        if task.kind != "thread":
+            continue
+        node = built.node(task.key)
+        waits = resource_named(task.waits[0]) if task.waits else does(built, task)
+        silent = None if task.silence is None else round(task.silence.seconds, 1)
+        found.append(
+            Link(
+                pid=node.pid,
+                tid=node.tid,
+                rank=node.rank,
+                waits_for=waits,
+                depth=len(found),
+                frame=show(node.frame),
+                silent_seconds=silent,
+            )
+        )
+    return tuple(found[:SHOWN_LINKS])
