@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.gauntlet.recorded import cases, expected_of
 from perfwatch.recording.recording import Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
@@ -17,6 +17,7 @@ from perfwatch.triage.rules import RULES, unknown
 from perfwatch_probes.readings import Descriptor, Process, ProcessUsage, Reading
 from tests.recorded import RECORDINGS, load_case
 
+LOOKALIKES = [case for case in cases(RECORDINGS) if case.parent == RECORDINGS / "unknown" / "lookalike"]
 LOST_TURN = RECORDINGS / "unknown" / "fires" / "unknown"
 NAMED = RECORDINGS / "deadlocked_locks" / "fires" / "actors_that_call_each_other"
 
@@ -90,7 +91,7 @@ def test_a_name_that_is_only_suspected_is_given_once_the_wait_is_settled() -> No
     assert any(one.witness == "wait graph" for one in now.evidence)
 
 
-@pytest.mark.parametrize("case", sorted((RECORDINGS / "unknown" / "lookalike").iterdir()), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", LOOKALIKES, ids=lambda case: case.name)
 def test_a_wait_that_something_can_release_is_not_settled(case: Path) -> None:
     """A holder that sleeps and returns, native code, a signal handler, a process outside of the job."""
     at = expected_of(case).at

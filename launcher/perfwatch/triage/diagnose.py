@@ -10,6 +10,7 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
+from perfwatch.triage.graph.decide import TABLE
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
@@ -152,9 +153,14 @@ def _named_first(findings: list[Finding]) -> list[Finding]:
     rest = [one for one in findings if one is not settled]
     hung = [one for one in rest if one.state == "hung"]
     sure = any(one.confidence >= SURE and one.decides_in_seconds <= 0 for one in rest if one.state in ("hung", "busy"))
-    if sure or settled.decides_in_seconds > 0:
+    if sure or settled.decides_in_seconds > 0 or (hung and _shorter(hung[0], settled) < TABLE.settled):
         return rest if hung or sure else findings
     return [_decided(hung[0], settled), *(one for one in rest if one is not hung[0])] if hung else findings
+
+
+def _shorter(one: Finding, other: Finding) -> float:
+    """Of two silences the shorter: each knows of moves that the other does not."""
+    return min(value for value in (one.silent_seconds, other.silent_seconds, float("inf")) if value is not None)
 
 
 def _decided(named: Finding, settled: Finding) -> Finding:
@@ -163,7 +169,7 @@ def _decided(named: Finding, settled: Finding) -> Finding:
         named,
         confidence=max(named.confidence, SURE),
         evidence=(*named.evidence, *settled.evidence[:1]),
-        silent_seconds=settled.silent_seconds,
+        silent_seconds=_shorter(named, settled),
         decides_in_seconds=0.0,
     )
 

@@ -152,6 +152,10 @@ def _makes_steps(case: Case, pid: int) -> bool:
 
 def watched_seconds(case: Case) -> float:
     """For how long the job's threads were sampled."""
+    return case.history.once(("watched seconds",), lambda: _watched_seconds(case))
+
+
+def _watched_seconds(case: Case) -> float:
     threads = (case.history.series(Thread, *key) for key in case.history.entities(Thread))
     stacks = (case.history.series(Stack, *key) for key in case.history.entities(Stack))
     first = [one[0].at for one in threads if one]

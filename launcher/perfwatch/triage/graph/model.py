@@ -7,7 +7,7 @@ releaser that cannot be seen is not a claim; a resource says with ``complete`` t
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from itertools import count
@@ -185,6 +185,11 @@ def seen_through(claim: Claim, fate: Fate) -> Fate:
     return replace(fate, basis=basis)
 
 
+Step = tuple[
+    "Task", "Resource | None", bool
+]  # of a walk: a task, the resource over which it was reached, whether the way goes on
+
+
 class WaitGraph:
     """Tasks and claims, and what follows from them.
 
@@ -198,6 +203,7 @@ class WaitGraph:
         self.fates: dict[Key, Fate] = {}
         self.resources: dict[Resource, Fate] = {}
         self.operations = 0  # claims and waits that the last ``solve`` looked at
+        self._walks: dict[tuple[tuple[Resource, ...], Prospect], tuple[bool, tuple[Step, ...], frozenset[Key]]] = {}
 
     def claim(self, task: Key, resource: Resource, role: Role, basis: Basis) -> None:
         """A task can release this resource. The first claim of a task on a resource stands."""
@@ -212,6 +218,7 @@ class WaitGraph:
 
     def solve(self) -> None:
         """Give every task its fate."""
+        self._walks.clear()
         _Solution(self).run()
         self._settle()
 
@@ -257,24 +264,36 @@ class WaitGraph:
 
     def sinks(self, start: Key) -> list[tuple[Task, Resource | None]]:
         """Where a wait ends: the tasks that no other task blocks, and what those wait for."""
-        best = self.fates[start].prospect
-        found: list[tuple[Task, Resource | None]] = []
-        for task, last, onward in self._walk(start, lambda at, to: to <= max(best, at)):
-            if not onward:
-                found.append((task, task.waits[0] if task.waits else last))
+        found = [
+            (task, task.waits[0] if task.waits else last) for task, last, leads_on in self._steps(start) if not leads_on
+        ]
         task = self.tasks[start]
         return found or [(task, task.waits[0] if task.waits else None)]  # a cycle
 
     def way(self, start: Key) -> list[tuple[Task, Resource | None]]:
         """The tasks on the way from one task to its sinks, each with the resource over which it was reached."""
-        best = self.fates[start].prospect
-        return [(task, last) for task, last, _ in self._walk(start, lambda at, to: to <= max(best, at))]
+        return [(task, last) for task, last, _ in self._steps(start)]
 
-    def _walk(
-        self, start: Key, leads: Callable[[Prospect, Prospect], bool]
-    ) -> Iterator[tuple[Task, Resource | None, list[Key]]]:
-        """Depth first over holders and providers; each resource is entered once, however many tasks wait for it."""
+    def _steps(self, start: Key) -> list[Step]:
+        """The walk from one task. Tasks that wait for the same, and are not on the way themselves, share what lies behind it."""
+        task, best = self.tasks[start], self.fates[start].prospect
+        known = self._walks.get((task.waits, best))
+        if known is not None and start not in known[2]:
+            return [(task, None, known[0]), *known[1]]
+        steps, returns = self._walk(start, best)
+        if not returns:
+            self._walks[task.waits, best] = (
+                steps[0][2],
+                tuple(steps[1:]),
+                frozenset(one.key for one, _, _ in steps[1:]),
+            )
+        return steps
+
+    def _walk(self, start: Key, best: Prospect) -> tuple[list[Step], bool]:
+        """Depth first over holders and providers; each resource is entered once. Also whether the way returns to its start."""
         seen: set[Key] = set()
+        steps: list[Step] = []
+        returns = False
         entered: dict[Resource, list[Key]] = {}
         todo: list[tuple[Key, Resource | None]] = [(start, None)]
         while todo:
@@ -288,13 +307,17 @@ class WaitGraph:
             for resource in self.tasks[key].waits:
                 if resource not in entered:
                     targets = [
-                        one.task for one in self.known_claims(resource) if leads(at, self.fates[one.task].prospect)
+                        one.task
+                        for one in self.known_claims(resource)
+                        if self.fates[one.task].prospect <= max(best, at)
                     ]
+                    returns = returns or start in targets
                     entered[resource] = targets
                     further += [(one, resource) for one in targets]
                 onward += [one for one in entered[resource][:2] if one != key]
             todo += reversed(further)
-            yield self.tasks[key], last, onward
+            steps.append((self.tasks[key], last, bool(onward)))
+        return steps, returns
 
 
 class _Solution:

@@ -49,6 +49,9 @@ def settled(case: Case) -> tuple[State, ...]:
     """The states of all ranks, if each is hung and settled, and was watched for long enough; else none."""
     if not case.ranks or watched_seconds(case) < TABLE.unnamed_watched:
         return ()
+    built = wait_graph_of(case)
+    if any(built.graph.fates[key].prospect is not Prospect.SETTLED for key in built.starts.values()):
+        return ()
     states = states_of(case)
     if any(one.state != "hung" or one.fate is None or one.fate.prospect is not Prospect.SETTLED for one in states):
         return ()

@@ -62,6 +62,17 @@ class Calls:
     mismatched: bool = False
     counted_seconds: float | None = None  # for how long the counts have stood
     needed: dict[Call, frozenset[int]] = field(default_factory=dict)
+    ended: frozenset[int] = frozenset()  # pids of ranks that have ended
+    exchange: bool = False  # some rank sends or receives
+    ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
+    by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
+    come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
+
+    def have_come(self, pids: frozenset[int]) -> bool:
+        """True if all of these ranks are in some call."""
+        if pids not in self.come:
+            self.come[pids] = all(pid in self.by_pid for pid in pids)
+        return self.come[pids]
 
     @property
     def edges(self) -> dict[int, tuple[int, ...]]:
@@ -95,6 +106,10 @@ def calls_of(built: Builder) -> Calls:
         call = _call_of(built, calls, pid, key)
         if call is not None:
             calls.by_pid[pid] = call
+    calls.ranks_seen = frozenset(built.starts)
+    calls.by_rank = {rank_of(built, pid): pid for pid in built.starts}
+    calls.ended = frozenset(one.pid for one in job.ranks if not one.alive)
+    calls.exchange = any(call.name in POINT_TO_POINT for call in calls.by_pid.values())
     return calls
 
 
@@ -146,13 +161,12 @@ def group_call(built: Builder, calls: Calls, task: Task, pid: int) -> None:
         return
     mine, moves = calls.by_pid.get(pid), travels(built.case)
     needed, lost, unseen = _needed(built, calls, pid, mine)
-    exchange = any(call.name in POINT_TO_POINT for call in calls.by_pid.values())
-    if exchange and not calls.edges and not lost and len(calls.by_pid) == len(built.starts):
+    if calls.exchange and not calls.edges and not lost and len(calls.by_pid) == len(built.starts):
         needed = frozenset()  # a send meets a receive; stacks do not show of which rank
-    if not needed - {pid} and not lost and not unseen:
+    if len(needed) <= (pid in needed) and not lost and not unseen:
         task.waits = (_fabric(built, calls, mine, moves),)
         return
-    called = all(other in calls.by_pid for other in needed)
+    called = calls.have_come(needed)
     untold = moves is None and not calls.edges and bool(needed) and bool(built.history.entities(r.Traffic))
     if untold and called:
         why = "the traffic was not read twice"
@@ -182,21 +196,21 @@ def _needed(built: Builder, calls: Calls, pid: int, mine: Call | None) -> tuple[
 
     The set is one and the same for all ranks in one call, so that the graph grows with the ranks and not with their pairs.
     """
-    lost = {one.pid for one in built.job.ranks if not one.alive}
+    lost = calls.ended
     if not calls.edges:
         if mine is None:
-            return frozenset(set(built.starts) - set(calls.by_pid)), frozenset(lost), False
+            return calls.ranks_seen - calls.by_pid.keys(), lost, False
         if mine not in calls.needed:
             calls.needed[mine] = frozenset(
                 other
                 for other in built.starts
                 if (call := calls.by_pid.get(other)) is None or (not calls.together and mine.differs_from(call))
             )
-        return calls.needed[mine], frozenset(lost), False
+        return calls.needed[mine], lost, False
     awaited = calls.edges.get(rank_of(built, pid))
     if not awaited:  # others wait for it, and it is in a call of its own: that those are needed there is not certain
-        return frozenset(built.starts), frozenset(lost), True
-    by_rank = {rank_of(built, other): other for other in built.starts}
+        return calls.ranks_seen, lost, True
+    by_rank = calls.by_rank
     elsewhere = [one for one in awaited if one not in by_rank]
     seats = calls.ranks.seats if calls.ranks is not None else {}
     silent = {one for one in elsewhere if seats[one].state in (*UNHEARD, "dead")}
