@@ -24,7 +24,7 @@ NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST_README_BYTES = 12 * 1024
 MOST_MODULES_WITHOUT_README = 5
-DESCRIBED_ABOVE = ("triage/*", "drills/programs")  # by the README of the folder above
+DESCRIBED_ABOVE = ("**/perfwatch/triage/*", "**/perfwatch/triage/*/*", "**/drills/programs")
 
 
 def pages() -> list[Path]:

