@@ -191,6 +191,7 @@ def test_window_of_time_with_stacks_and_shapes(ranks: Running, folder: Path) -> 
     assert ('"[memory]"' in text) != any("no allocations" in note for note in answer.report["notes"])
 
 
+@pytest.mark.alone
 def test_ten_triggers_in_a_second_are_one_capture_and_a_second_request_is_refused(ranks: Running, folder: Path) -> None:
     """The first one works; nine say nothing; a command meanwhile is told that one is at work."""
     for _ in range(10):

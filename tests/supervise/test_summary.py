@@ -121,6 +121,7 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
     assert load(Path(session[1])).events[-1].facts == {"exit_code": 3, "signal": None}
 
 
+@pytest.mark.alone
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("script", "code", "told"), [("exit 3", 3, "exit code 3"), ("kill -KILL $$", -9, "ended by signal 9")]
