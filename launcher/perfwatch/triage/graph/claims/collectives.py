@@ -201,7 +201,7 @@ def _needed(built: Builder, calls: Calls, pid: int, mine: Call | None) -> tuple[
     lost = calls.ended
     if not calls.edges:
         if mine is None:
-            return calls.ranks_seen - calls.by_pid.keys(), lost, False
+            return calls.ranks_seen.difference(calls.by_pid), lost, False
         if mine not in calls.needed:
             calls.needed[mine] = frozenset(
                 other
