@@ -2,7 +2,7 @@
 
     scripts/measure fleet                    # 512, 1,024, 2,048 and 4,096 ranks
     scripts/measure fleet --ranks 4096 --stuck 3001
-    scripts/measure fleet --ranks 4096 --going          nobody is stuck
+    scripts/measure fleet --ranks 4096 --going          no rank is stuck
 
 Each size runs in a process of its own; the memory is the most that it ever had (ru_maxrss), interpreter and imports included.
 """

@@ -2,6 +2,8 @@
 
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO
 
 # Control, format (bidirectional overrides), surrogate, private and unassigned characters can hide or rewrite a line.
 _HOSTILE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -46,3 +48,10 @@ def listed(hosts: Iterable[str], most: int = 4) -> str:
     every = list(hosts)
     more = len(every) - most
     return ", ".join(every[:most]) + (f" and {more} more hosts" if more > 0 else "")
+
+
+def say(stream: IO[str], text: str) -> None:
+    """Write one line to a stream. A terminal that is gone is no error: the caller goes on."""
+    with suppress(OSError):
+        stream.write(f"perfwatch: {clean(text)}\n")
+        stream.flush()

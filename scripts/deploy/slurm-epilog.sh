@@ -48,7 +48,7 @@ if signal_all TERM; then
     signal_all KILL
 fi
 
-# Old recordings go, a few at a time. Only root makes folders here, so nobody else can choose what is removed or when.
+# Old recordings go, a few at a time. Only root makes folders here, so no other user can choose what is removed or when.
 find "$state" -mindepth 1 -maxdepth 1 -type d -user "$(id -u)" -name '[0-9]*' -mtime "+$keep_days" 2>/dev/null |
     head -n 10 | while IFS= read -r folder; do
     case ${folder##*/} in *[!0-9.]*) continue ;; esac

@@ -23,13 +23,14 @@ from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
 from perfwatch.recording.session import Session, this_machine
+from perfwatch.text import say
 from perfwatch.verdict import Verdict
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
 from perfwatch.watching.opening import open_recorder
 from perfwatch.watching.watch import Watch
-from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, say, unjudged
+from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, unjudged
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Filesystem

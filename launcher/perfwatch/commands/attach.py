@@ -62,8 +62,7 @@ def attach(
     from perfwatch.processes.stop_signals import Leaving
     from perfwatch.report.json import as_json
     from perfwatch.report.verdicts import print_verdict
-    from perfwatch.text import clean
-    from perfwatch.watching.when_to_stop import say
+    from perfwatch.text import clean, say
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
         try:

@@ -56,9 +56,9 @@ def capture(
     """
     from perfwatch.captures.capture import Request
     from perfwatch.errors import UsageError
+    from perfwatch.text import say
     from perfwatch.top import asking
     from perfwatch.watching.capturing import find
-    from perfwatch.watching.when_to_stop import say
 
     chosen = find(kind)
     given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native, "over-nccl": over_nccl}

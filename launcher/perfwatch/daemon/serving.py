@@ -23,7 +23,7 @@ from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
 from perfwatch.recording.session import choose_home
-from perfwatch.watching.when_to_stop import say
+from perfwatch.text import say
 from perfwatch_probes.deadline import Caller, KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable

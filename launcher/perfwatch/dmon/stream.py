@@ -21,7 +21,7 @@ from perfwatch.dmon.table import (
 )
 from perfwatch.errors import NoSuchTarget, PerfwatchError
 from perfwatch.report.console import console
-from perfwatch.watching.when_to_stop import say
+from perfwatch.text import say
 from perfwatch_probes.probe import Unavailable
 
 GATHER_SECONDS = 0.2

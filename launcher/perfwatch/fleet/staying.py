@@ -7,7 +7,7 @@ from typing import IO
 
 from perfwatch.fleet.asking import Outcome, Progress, Question, ask
 from perfwatch.fleet.engine import Engine
-from perfwatch.watching.when_to_stop import say
+from perfwatch.text import say
 
 AFTER_SECONDS = 1.0  # beyond the moment at which a suspicion is decided
 MOST_ROUNDS = 4

@@ -1,7 +1,6 @@
 """Run one external program without shell or terminal, with bounded output; it is killed at its deadline and when we exit."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -10,12 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 from perfwatch.errors import CaptureUnavailable
+from perfwatch.processes import linux
 from perfwatch_probes.external import Finished, reap
 from perfwatch_probes.sessions import keep_nice_value
 
 LONGEST_OUTPUT_BYTES = 32 * 2**20
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 GRACE_SECONDS = 0.5
 
 
@@ -30,10 +28,8 @@ def run_program(
     began = time.monotonic()
     parent = os.getpid()
 
-    def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+    def settle() -> None:
+        linux.die_with_parent(parent)
         keep_nice_value()
 
     # Into files, not pipes: a child of its own that keeps a pipe open must not hold us.
@@ -45,7 +41,7 @@ def run_program(
                 stdout=output,
                 stderr=errors,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=settle,
                 env=dict(environment) if environment is not None else None,
                 cwd="/",
             )

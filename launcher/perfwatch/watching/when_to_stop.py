@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import IO
 
-from perfwatch.text import clean
+from perfwatch.text import say
 from perfwatch.triage.diagnose import DOUBTFUL
 from perfwatch.verdict import Coverage, ObserverCost, Suspect, Timeline, Verdict
 
@@ -90,12 +90,3 @@ def unjudged(failure: str, wall: float) -> Verdict:
         timeline=Timeline(),
         observer_cost=ObserverCost(),
     )
-
-
-def say(stream: IO[str], text: str) -> None:
-    """A line for whoever waits; a terminal that is gone does not end the watch."""
-    try:
-        stream.write(f"perfwatch: {clean(text)}\n")
-        stream.flush()
-    except OSError:
-        pass

@@ -67,7 +67,7 @@ def stay(folder: Path, launcher: int, place: Path) -> None:
 
 
 def _job_lives(place: Path) -> bool:
-    """Whether a root of the place (``perfwatch.processes.place``) lives: the launcher wrote it when it started the job."""
+    """True if a root of the place (``perfwatch.processes.place``) lives: the launcher wrote it when it started the job."""
     for path in place.glob("root-*"):
         try:
             root = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""A thread writes into a full pipe that nobody reads, or reads a pipe into which nobody writes.
+"""A thread writes to a full pipe that no process reads, or reads a pipe that no process writes to.
 
 What it means
     Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a program

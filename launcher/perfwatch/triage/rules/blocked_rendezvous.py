@@ -1,4 +1,4 @@
-"""The ranks have not all met: somebody is missing at the rendezvous.
+"""Not all ranks have joined the rendezvous: at least one is missing.
 
 What it means
     ``init_process_group``, a TCPStore or a bootstrap waits for ranks that never come: a node did not start, a wrong

@@ -1,4 +1,4 @@
-"""Somebody else burns the CPUs that the job wants.
+"""Other processes use the CPUs that the job needs.
 
 What it means
     Other processes on the machine (or, through a hypervisor, other machines) take the CPUs; the job's threads wait for a turn.

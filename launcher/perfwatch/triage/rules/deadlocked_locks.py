@@ -1,4 +1,4 @@
-"""Threads wait for locks that nobody will release.
+"""Threads wait for locks that no running thread can release.
 
 What it means
     Two threads hold what the other one wants, a condition is never notified, a lock was never released, or the thread that

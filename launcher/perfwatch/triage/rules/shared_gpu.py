@@ -1,4 +1,4 @@
-"""Somebody else's process computes on the job's GPU.
+"""Another process computes on the job's GPU.
 
 What it means
     A card runs one process' kernels after the other's: what the neighbour takes, the job does not get. Its memory and its cache

@@ -1,4 +1,4 @@
-"""The program waits for somebody to type.
+"""The program waits for input from a person.
 
 What it means
     A ``breakpoint()``, ``pdb`` or ``input()`` was left in the code and reads from a terminal.

@@ -1,4 +1,4 @@
-"""Busy: the training thread waits for somebody else who works: a child process, a lock's owner, another rank, or other threads.
+"""Busy: the training thread waits for work in progress: by a child process, a lock holder, another rank, or other threads.
 
 What it means
     A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
