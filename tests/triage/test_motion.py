@@ -7,6 +7,7 @@ import pytest
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
@@ -162,14 +163,14 @@ class Says:
     """A rule that always finds one thing about a worker of the first rank."""
 
     def __init__(self, cause: str, confidence: float, worker: int = WORKER) -> None:
-        self.CAUSE = next(rule.CAUSE for rule in RULES if cause == rule.CAUSE.name)
-        self._found = Finding(cause=cause, state=self.CAUSE.state, summary="", confidence=confidence,
+        self.cause = next(rule.cause for rule in RULES if cause == rule.cause.name)
+        self._found = Finding(cause=cause, state=self.cause.state, summary="", confidence=confidence,
                               culprits=(Culprit(pid=FIRST, rank=0, worker_pid=worker),))  # fmt: skip
 
-    def judge(self, case: Case) -> Finding:
-        """Whatever the case is."""
-        assert case.ranks
-        return self._found
+    @property
+    def rule(self) -> Rule:
+        """As the catalogue has it."""
+        return Rule(self.cause, lambda case: self._found if case.ranks else None)
 
 
 @pytest.mark.parametrize(
@@ -191,4 +192,4 @@ def test_only_data_that_the_same_process_moves_speaks_against_a_hang(beside: Say
     history.at = STOPPED + 10.0
     case = Case(history, session(root_pids=(FIRST,)))
 
-    assert judge(case, [Says("stuck_worker", 0.98), beside]).cause == cause
+    assert judge(case, [one.rule for one in (Says("stuck_worker", 0.98), beside)]).cause == cause
