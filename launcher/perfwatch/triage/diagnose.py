@@ -10,7 +10,9 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.graph.decide import TABLE
+from perfwatch.triage.graph.decide import TABLE, fate_of
+from perfwatch.triage.graph.model import Prospect
+from perfwatch.triage.graph.thresholds import LATE_SECONDS
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
@@ -72,6 +74,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             if isinstance(outcome, Finding):
                 outcome = _of_rank(case, sharpened(case, outcome))
                 outcome = msgspec.structs.replace(outcome, next=_possible(case, outcome.next))
+                outcome = _unless_it_ends(case, outcome) if outcome.state == "hung" else outcome
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
                 Missing(witness=f"rule {rule.cause.name}", reason=f"failed: {type(error).__name__}: {error}")
@@ -89,6 +92,18 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     if unproven(case):  # well it may be, and end as the last one did
         findings = [one for one in findings if one.state != "healthy"]
     return _verdict(case, findings, tuple(dict.fromkeys(missing)))
+
+
+def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
+    """A hang, unless a task works for what is waited for; later, if a task that may release it wakes at a known moment."""
+    waiting = next((link.pid for link in finding.wait_chain), None)
+    fate = fate_of(case, waiting) if waiting is not None else None
+    if fate is None or fate.prospect < Prospect.DUE:
+        return finding
+    if fate.prospect is Prospect.LIVE:
+        return None
+    wakes = round(fate.until - case.at + LATE_SECONDS, 1)
+    return msgspec.structs.replace(finding, decides_in_seconds=max(finding.decides_in_seconds, wakes))
 
 
 def _of_rank(case: Case, finding: Finding) -> Finding:

@@ -8,11 +8,12 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.spinning import acts
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.memory import engine_quiet
 from perfwatch.triage.moving.motion import dominant, motion
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.waits.callbacks import SPINS, STAYS, nothing_to_do
+from perfwatch.triage.waits.callbacks import SPINS, STAYS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, in_sync
 from perfwatch.triage.waits.node import Node
@@ -37,7 +38,7 @@ def idle_stream(case: Case) -> Finding | None:
         return None  # copies between cards wait for values that other ranks write
     for chain in case.still_chains:
         node = chain.start
-        idle = nothing_to_do(case, node.pid) if _stands_in_sync(case, chain) else None
+        idle = idle_card_seconds(case, node.pid) if _stands_in_sync(case, chain) else None
         if idle is None or acts(case, node, idle) or _helped(case, node):
             continue
         card = regimes(case.history, node.pid)[0]

@@ -79,6 +79,12 @@ def states_of(case: Case, table: Table = TABLE) -> tuple[State, ...]:
     return tuple(_of_rank(case, built, pid, table) for pid in built.starts)
 
 
+def fate_of(case: Case, pid: int) -> Fate | None:
+    """What can become of the wait of a rank's training thread; None of any other process."""
+    built = wait_graph_of(case)
+    return built.graph.fates[built.starts[pid]] if pid in built.starts else None
+
+
 def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     key = built.starts[pid]
     task, fate, node = built.graph.tasks[key], built.graph.fates[key], built.node(key)

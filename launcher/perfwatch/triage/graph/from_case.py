@@ -44,7 +44,13 @@ BY_KIND: dict[str, Adds] = {
     "other": native.other,
     "unknown": eventfds.unknown_or_eventfd,
 }
-GOES_ON = ("gpu", "collective", "python", "native")  # waits in which a thread runs again and again, and is no further
+GOES_ON = (
+    "gpu",
+    "collective",
+    "rendezvous",
+    "python",
+    "native",
+)  # waits in which a thread runs again and again, and is no further
 
 
 def wait_graph_of(case: Case) -> Builder:

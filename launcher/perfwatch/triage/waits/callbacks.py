@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.activities import activities
 from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.residency import IDLE
-from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
@@ -51,7 +50,7 @@ def held_callback(case: Case, chain: Chain) -> HeldCallback | None:
         return None
     if node.motion.samples < 2 or node.motion.steady_share < STAYS:
         return None
-    idle = nothing_to_do(case, node.pid)
+    idle = idle_card_seconds(case, node.pid)
     source = line_of(history, node.frame)
     if idle is None or source is None or not source.within or not in_sync(history, node.stack):
         return None
@@ -66,27 +65,6 @@ def held_callback(case: Case, chain: Chain) -> HeldCallback | None:
             silent = min(idle, other.motion.ran_ago_seconds or 0.0)
             return HeldCallback(chain, other, shared[0], name_of(history, card.uuid), card.source, idle, silent)
     return None
-
-
-def nothing_to_do(case: Case, pid: int) -> float | None:
-    """For how long nothing has been asked of any card of a process; None where that is not so, or not known."""
-    cards = regimes(case.history, pid)
-    owned = cards_of(case.history, pid)
-    if not owned.certain or len(cards) < len(owned.uuids) or any(card.kind != "idle" for card in cards):
-        return None
-    return min((_idle_seconds(case, card.uuid) for card in cards), default=None)
-
-
-def _idle_seconds(case: Case, uuid: str) -> float:
-    looks = activities(case.history, uuid)
-    if looks:
-        known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
-    else:
-        known = [(one.at, one.reading.utilisation, 0.0) for one in case.history.series(r.GpuSample, uuid)]
-    since = next((at for at, used, _ in reversed(known) if used is not None and used > IDLE), None)
-    if since is None:
-        since = known[0][0] - known[0][2] if known else case.at
-    return max(0.0, case.at - since)
 
 
 def _called_back(stack: r.Stack | None) -> bool:

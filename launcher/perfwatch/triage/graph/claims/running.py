@@ -2,9 +2,11 @@
 
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 
@@ -15,6 +17,9 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     endless = loop.ends in (Ends.CONDITION, Ends.NEVER) and not loop.gives
     is_start = task.key in built.starts.values()
     is_native = end_of(edge).kind == "native" and loop.lines <= 1 and loop.ends is not Ends.ONE_CALL
+    if is_start and is_native and (spun := _spins(built, task, node)) is not None:
+        task.waits = (spun,)
+        return
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
         return
@@ -23,3 +28,17 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if loop.tests_only:
         built.claim_other_threads(resource, node, Basis.TEXT)
         built.claim_descendants(resource, node.pid)
+
+
+def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
+    """What a thread waits for that uses a core in native code and gets no further: an idle card, or another rank."""
+    if in_sync(built.history, node.stack) and idle_card_seconds(built.case, node.pid) is not None:
+        why = "a host function may hold up its stream"
+        resource = Resource(Kind.GPU, ("stream", node.pid), complete=False, why=why, basis=Basis.STACK)
+    elif built.case.progress[node.pid].kind == "still":
+        why = "it spins in native code"
+        resource = Resource(Kind.NATIVE, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
+    else:
+        return None
+    built.claim_other_threads(resource, node, Basis.ELIMINATION)
+    return resource
