@@ -98,7 +98,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
     """A hang, unless a task works for what is waited for; later, if a task that may release it wakes at a known moment."""
     waiting = next((link.pid for link in finding.wait_chain), None)
     fate = fate_of(case, waiting) if waiting is not None else None
-    if fate is None or fate.prospect < Prospect.DUE:
+    if fate is None or fate.prospect < Prospect.DUE or not fate.works:  # that it wakes is no promise
         return finding
     if fate.prospect is Prospect.LIVE:
         return None
@@ -133,7 +133,8 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
     chosen = _choose(uncontradicted(case, sure))
     suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
-    if chosen is None or (chosen.state in MOVING and (suspected or _stands(case))):
+    in_doubt = any(one.state != "busy" for one in suspected)
+    if chosen is None or (chosen.state in MOVING and (in_doubt or _stands(case))):
         return _inconclusive(case, findings, suspected, missing)
     others = [f for f in findings if f is not chosen]
     also = tuple(

@@ -1,5 +1,6 @@
 """What one thread does, from its scheduler state, its system call and its CPU time; and what a whole process uses."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
@@ -9,6 +10,7 @@ from perfwatch.triage.graph.thresholds import (
     LATE_SECONDS,
     LIBRARIES_BYTES,
     MEANT_SECONDS,
+    OF_OTHER_THREADS,
     POLLING_SECONDS,
     RUNS_SHARE,
     SIGN_OF_LIFE,
@@ -18,7 +20,7 @@ from perfwatch.triage.graph.thresholds import (
     WORKS_BYTES,
 )
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.motion import motion, moves
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, WOKEN_ONCE, Node, silence
 from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes import readings as r
@@ -152,11 +154,13 @@ def _chars(reading: r.Thread | r.ProcessUsage) -> float | None:
     return float(reading.read_chars + (reading.written_chars or 0))
 
 
-def work_of(history: History, pid: int) -> float:
-    """How much of a sign of life a process gives: cores, and 1.0 where data moves; 0 where it was not watched."""
+def work_of(history: History, pid: int, tids: Iterable[int]) -> float:
+    """How much of a sign of life a process gives beside these threads: cores, and 1.0 where data moves; 0 where it was not watched."""
     cores = history.rate(r.ProcessUsage, pid, of=lambda one: one.cpu_seconds, seconds=USAGE_SECONDS)
     if cores is None:
         return 0.0
+    beside = cores - sum(motion(history, pid, tid).run_share or 0.0 for tid in tids)
+    cores = beside if beside >= OF_OTHER_THREADS * cores else 0.0
     data = history.rate(r.ProcessUsage, pid, of=_chars_or_none, seconds=USAGE_SECONDS) or 0.0
     last = history.latest(r.ProcessUsage, pid)
     if last is not None and last.reading.children_cpu_seconds and data < LIBRARIES_BYTES:

@@ -5,8 +5,11 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.loops import Loop
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task, WaitGraph
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import FRESH_SECONDS, STIRS_SHARE
+from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRESH_SECONDS, STIRS_SHARE
+from perfwatch.triage.moving.arriving import received, waited_on
+from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import other_threads
@@ -110,6 +113,20 @@ class Builder:
         age = looks[0].reading.age_seconds if looks else None
         return age is not None and age + self.case.at - looks[0].at < FRESH_SECONDS
 
+    def waited_seconds(self, node: Node) -> float:
+        """For how long the training thread of a task's rank has made no step, as far as the job remembers; 0 of a stranger."""
+        rank = self.job.members.get(node.rank_pid or node.pid)
+        if rank is None or rank.pid not in self.starts:
+            return 0.0
+        return self.history.once(
+            ("waited", rank.pid), lambda: max(since_training(self.case, rank), quiet(self.case, rank).seconds)
+        )
+
+    @property
+    def hang_timeout(self) -> float:
+        """Of the session, and no less than three times the longest step of this run."""
+        return temporal(self.case)
+
     def loop(self, key: Key, loop: Loop) -> Loop:
         """Keep the loop that a task is in."""
         self.loops[key] = loop
@@ -128,6 +145,21 @@ class Builder:
             if tid not in known and share > STIRS_SHARE:
                 leaf = self.lives(("native", node.pid, tid), share, "a native thread runs", Activity.RUNS)
                 self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
+
+    def claim_other_ranks(self, resource: Resource, node: Node) -> None:
+        """Another rank, or what it has started, may provide it."""
+        for pid in self.starts:
+            if pid != (node.rank_pid or node.pid):
+                self.graph.claim(self.rank(pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
+                self.claim_descendants(resource, pid)
+
+    def claim_arriving(self, resource: Resource, node: Node) -> None:
+        """Bytes that arrive on what a thread waits on are work for it."""
+        for fd in waited_on(self.history, node.pid, node.tid, BYTES_SECONDS):
+            rate = self.history.rate(r.Descriptor, node.pid, fd, of=received, seconds=BYTES_SECONDS) or 0.0
+            if rate >= ARRIVING_BYTES:
+                leaf = self.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
+                self.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
 
     def claim_descendants(self, resource: Resource, pid: int) -> None:
         """What a process has started may provide it."""

@@ -85,6 +85,12 @@ def fate_of(case: Case, pid: int) -> Fate | None:
     return built.graph.fates[built.starts[pid]] if pid in built.starts else None
 
 
+def silence_of_rank(case: Case, pid: int) -> Silence:
+    """Of the wait of a rank's training thread."""
+    built = wait_graph_of(case)
+    return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
+
+
 def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     key = built.starts[pid]
     task, fate, node = built.graph.tasks[key], built.graph.fates[key], built.node(key)

@@ -121,6 +121,7 @@ class Fate:
     until: float = float("inf")  # DUE: when
     works: float = 0.0  # cores, or 1.0 where bytes move; DUE: 1.0 if the wait is over then
     why: str = ""
+    by: Key | None = None  # LIVE and DUE of a wait: the task that releases it
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -270,6 +271,15 @@ class WaitGraph:
         task = self.tasks[start]
         return found or [(task, task.waits[0] if task.waits else None)]  # a cycle
 
+    def releasers(self, start: Key) -> list[Task]:
+        """From one task to the one whose work or waking gives it its fate: who releases it, who releases that one, and so on."""
+        found: list[Task] = []
+        key: Key | None = start
+        while key is not None and self.tasks[key] not in found:
+            found.append(self.tasks[key])
+            key = self.fates[key].by
+        return found
+
     def way(self, start: Key) -> list[tuple[Task, Resource | None]]:
         """The tasks on the way from one task to its sinks, each with the resource over which it was reached."""
         return [(task, last) for task, last, _ in self._steps(start)]
@@ -370,7 +380,7 @@ class _Solution:
         self.graph.fates[key] = fate
         for resource in self.claimed[key]:
             self.graph.operations += 1
-            through = seen_through(self.graph.claims[resource][key], fate)
+            through = replace(seen_through(self.graph.claims[resource][key], fate), by=key)
             if resource.needs is Needs.ANY:
                 self._push(through, None, resource)
             else:

@@ -1,118 +1,198 @@
-"""The training thread waits for work in progress: by a child process, a lock holder, another rank, or other threads."""
+"""The training thread waits for work in progress: by a child process, a lock holder, another rank, or other threads.
 
-from collections.abc import Iterable, Iterator
+The wait graph says who works, or when who wakes. What is left to this rule is when that is worth saying.
+"""
+
+from itertools import pairwise
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import nearest, silent_seconds, who
-from perfwatch.triage.moving.giving import giving
-from perfwatch.triage.moving.working import MOVING_BYTES, Work, beside, busy_with, goes_on, moves, work_beside
+from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.decide import silence_of_rank
+from perfwatch.triage.graph.from_case import wait_graph_of
+from perfwatch.triage.graph.model import Activity, Ends, Fate, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
+from perfwatch.triage.graph.words import AWAITED
+from perfwatch.triage.hang import nearest
+from perfwatch.triage.moving.working import Work, busy_with
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS, through_data
-from perfwatch.triage.waits.asking import asks
-from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
+from perfwatch.triage.shares.starving import for_training
+from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.devices import may_wait_unseen
-from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
-from perfwatch.triage.waits.releasing import named
-from perfwatch.triage.waits.sleeping import sleeps_until
-from perfwatch.triage.waits.told_as_waiting import waits_for
+from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Process, ProcessUsage, Thread
 
 CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Thread))
 
-MOVES_DATA, BURNS_CPU = 0.88, 0.72
-BESIDE = 0.65  # confidence where others work beside one that waits: whether for that one is not seen
+# Confidence: bytes of a process that is known to be waited for; its CPU time, or a moment at which it wakes; a task that only may.
+MOVES_DATA, WORKS, MAY = 0.88, 0.72, 0.65
+HANDED_OVER = frozenset({"pool", "pipe", "socket"})
+ASLEEP_SHARE = 0.6  # of the time: what is handed over may take some work to put together
+PREPARING_SECONDS = 30.0
+SHORT_SECONDS = 10.0  # a sleep that belongs to a step
 
 
 def judge(case: Case) -> Outcome:
-    """Fires on a rank that stands still at the beginning of a chain to a process that works."""
-    waiting = (found for chain in (*case.still_chains, *preparing(case), *asking(case)) for found in _of(case, chain))
-    return nearest(one for found in (waiting, through_data(case, CAUSE), sleeps_until(case, CAUSE)) for one in found)
+    """Fires on a rank that stands still while a task works for it, or wakes at a known moment."""
+    waiting = (_of(case, chain) for chain in case.chains.values() if not case.moving)
+    return nearest(one for found in (waiting, through_data(case, CAUSE)) for one in found)
 
 
-def _of(case: Case, chain: Chain) -> Iterator[Outcome]:
-    """Who works for one that waits: those whom it is known to wait for, or else threads of its own process."""
-    if writes_go_through(chain):
-        return
-    found = [one for pid in asked(case, chain) if (one := _finding(case, chain, pid)) is not None]
-    yield from found
-    if not found and (used := helper_at_work(case, chain)):
-        waited = waited_seconds(case, chain)
-        if waited >= LASTS * temporal(case):  # until then it may only be slow
-            yield _by_threads(case, chain, used, f"for {who(chain)}, which works", waited, chain.end.node.pid)
-    elif not found and chain.end.node.pid == chain.start.pid and goes_on(case, chain):
-        yield from _beside(case, chain)
+def _waits(case: Case, chain: Chain, task: Task) -> bool:
+    """True if a training thread waits: it does not move, polls, or gets result after result of which it makes no steps."""
+    now = case.progress[chain.start.pid].kind
+    if chain in case.still_chains:
+        return True
+    if now == "moving":
+        return False
+    polls = bool(task.waits) and (task.activity is Activity.POLLS or task.waits[0].kind is Kind.LOOP)
+    return polls or (now == "busy" and _rests_between_results(case, chain))
 
 
-def _beside(case: Case, chain: Chain) -> Iterator[Finding]:
-    for node in beside(case, chain):
-        if (used := work_beside(case, node)) is not None:
-            first = node_of(case.history, case.job, node.pid, used.tids[0])
-            name = named(first, chain.end.node.pid) + (f" and {len(used.tids) - 1} more" if len(used.tids) > 1 else "")
-            where = "its process" if node.pid == chain.end.node.pid else f"rank {node.rank}"
-            yield _by_threads(
-                case, chain, used, f"while others of {where} work: {name}", silent_seconds(case, chain), node.pid
-            )
+def _rests_between_results(case: Case, chain: Chain) -> bool:
+    rank = case.job.members[chain.start.pid]
+    if not chain.through & HANDED_OVER or (asleep_share(case, rank) or 0.0) < ASLEEP_SHARE:
+        return False
+    return for_training(case, rank, case.profile(rank, PREPARING_SECONDS)) is False
 
 
-def _finding(case: Case, chain: Chain, pid: int) -> Finding | None:
-    node = node_of(case.history, case.job, pid)
-    used = busy_with(case, pid) if moves(case, chain.end.node if chain.end.node.pid == pid else node) else None
-    if rate := giving(case, chain).get(pid):
-        used = Work(0.0 if used is None else used.cores, rate)
-    if used is None or (used.data < MOVING_BYTES and may_wait_unseen(case.history, node)):
+def _of(case: Case, chain: Chain) -> Finding | None:
+    built = wait_graph_of(case)
+    start = built.starts[chain.start.pid]
+    fate, way = built.graph.fates[start], built.graph.releasers(start)
+    if not _waits(case, chain, built.graph.tasks[start]):
         return None
-    member, all_wait = case.job.members.get(pid), in_collective(case, chain)
-    name = f" ({_command(member.process.command)})" if member is not None and not all_wait else ""
-    at = f" at {show(node.frame)}" if node.frame else ""
-    doing = used.said
-    sure = used.data >= MOVING_BYTES and not all_wait and chain.end.kind not in ("file_poll", NATIVE_WAIT)
-    silent = silent_seconds(case, chain)
-    return Finding(
-        cause=CAUSE.name,
-        state=CAUSE.state,
-        summary=f"{waits_for(case, chain, node)}process {pid}{name}, which works{at}: {doing}",
-        confidence=BESIDE if asks(case, chain) else MOVES_DATA if sure else BURNS_CPU,
-        owner=CAUSE.owner,
-        culprits=(culprit(node) if member is not None else Culprit(pid=pid),),
-        wait_chain=chain.links,
-        evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _waits(case, chain)),
-        next=(f"perfwatch attach {chain.start.pid} --watch",),
-        silent_seconds=round(silent, 1) if all_wait else None,
-        decides_in_seconds=round(max(0.0, LASTS * temporal(case) - silent), 1) if all_wait else 0.0,
+    if fate.prospect is Prospect.LIVE and len(way) > 1:
+        return _works(case, built, chain, way, fate)
+    if fate.prospect is Prospect.OPEN:
+        running = [task for task, over in built.graph.sinks(start) if _runs_a_loop(task, over) and task.key != start]
+        return _works(case, built, chain, [built.graph.tasks[start], running[0]], fate) if running else None
+    if fate.prospect is Prospect.DUE and 0.0 < fate.until - case.at <= MEANT_SECONDS:
+        return _wakes(case, built, chain, way, fate)
+    return None
+
+
+def _runs_a_loop(task: Task, over: Resource | None) -> bool:
+    return (
+        task.activity is Activity.RUNS
+        and over is not None
+        and over.kind is Kind.LOOP
+        and task.ends is not Ends.ONE_CALL
     )
 
 
-def _by_threads(case: Case, chain: Chain, used: Work, waits: str, silent: float, pid: int) -> Finding:
-    """An upload, a decoder or a copy in threads that the training thread waits for or beside, in words, and for how long."""
+def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
+    node, pid = _last(case, built, way)
+    if node == chain.start:
+        return None
+    resource, role = _over(built, way)
+    used = busy_with(case, pid) or Work(fate.works, 0.0)
+    if used.cores < SIGN_OF_LIFE and used.data < WORKS_BYTES:
+        return None
+    in_call = any(task.kind == "rank" for task in way)
+    silent = silence_of_rank(case, chain.start.pid).seconds
+    moves = used.data >= WORKS_BYTES and pid != chain.start.pid
+    may = role is Role.MAY_PROVIDE
+    beside = may and pid in case.chains  # whether for this wait is not seen
+    slow = "loader" in chain.through  # it may only be slow
     doing = used.said
-    doubtful = LASTS * temporal(case) - silent if chain.end.kind == "lock" else 0.0
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"the training thread waits {waits}: {doing}",
-        confidence=BESIDE,
+        summary=f"{_waits_for(chain, resource)}{', perhaps of' if may else ' of'} {_named(node, pid, chain)}, which works: {doing}",
+        confidence=MAY if may else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
-        culprits=(culprit(node_of(case.history, case.job, pid, used.tids[0])),),
+        culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
         wait_chain=chain.links,
-        evidence=(case.saw("threads", f"pid {pid}", "work", doing, "nothing would mean a hang"), _waits(case, chain)),
+        evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _since(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
         silent_seconds=round(silent, 1),
-        decides_in_seconds=round(max(0.0, doubtful), 1),
+        decides_in_seconds=round(max(0.0, LASTS * temporal(case) - silent), 1) if in_call or beside or slow else 0.0,
     )
 
 
-def _waits(case: Case, chain: Chain) -> Evidence:
+def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
+    node, pid = _last(case, built, way)
+    resource, role = _over(built, way)
+    left, silent = fate.until - case.at, silence_of_rank(case, chain.start.pid).seconds
+    own = len(way) == 1
+    waited = max(silent, chain.start.motion.ran_ago_seconds or 0.0)
+    long = max(left, waited) >= case.patience_seconds or waited >= LASTS * case.patience_seconds
+    if left + silent < SHORT_SECONDS or not (long or own):
+        return None
+    leaf = built.graph.fates[way[-1].key]
+    brief = left + (way[-1].silence.seconds if way[-1].silence else 0.0) < case.patience_seconds
+    doubtful = not leaf.works or (role is Role.MAY_PROVIDE and brief)
+    waits = "" if own else f", and {_waits_for(chain, resource)} of it"
+    return Finding(
+        cause=CAUSE.name,
+        state=CAUSE.state,
+        summary=f"{_named(node, pid, chain)} sleeps, and wakes in {left:.0f} s{waits}",
+        confidence=MAY,
+        owner=CAUSE.owner,
+        culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
+        wait_chain=chain.links,
+        evidence=(case.saw("syscall", f"pid {pid}", "sleeps until a known moment", f"wakes in {left:.0f} s"),),
+        next=(f"perfwatch attach {chain.start.pid} --watch",),
+        silent_seconds=round(silent, 1),
+        # What a time limit brings is not known; a thread that only may release it may look up now and then, for other reasons.
+        decides_in_seconds=round(left + LATE_SECONDS, 1) if doubtful else 0.0,
+    )
+
+
+def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
+    """The task that works or wakes, as a thread of a process."""
+    last = next(task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes"))
+    if last.kind == "bytes":
+        last = next(iter(_senders(built, last)), way[0])
+    if last.kind == "thread":
+        return built.node(last.key), last.pid
+    pid, *tid = (int(str(part)) for part in last.key[1:])
+    return node_of(case.history, case.job, pid, *(tid if last.kind == "native" else ())), pid
+
+
+def _senders(built: Builder, arriving: Task) -> list[Task]:
+    """The processes at the other end of what bytes arrive on."""
+    resources = [one for one, claims in built.graph.claims.items() if arriving.key in claims]
+    return [
+        built.graph.tasks[one.task]
+        for over in resources
+        for one in built.graph.known_claims(over)
+        if one.task[0] == "process"
+    ]
+
+
+def _over(built: Builder, way: list[Task]) -> tuple[Resource | None, Role]:
+    """What the first task waits for, and the weakest claim on the way."""
+    first, weakest = None, Role.HOLDS
+    for task, next_one in pairwise(way):
+        for resource in task.waits:
+            claim = built.graph.claims.get(resource, {}).get(next_one.key)
+            if claim is not None:
+                first = first or resource
+                weakest = max(weakest, claim.role)
+                break
+    return first, weakest
+
+
+def _waits_for(chain: Chain, resource: Resource | None) -> str:
+    rank = f"rank {chain.start.rank}" if chain.start.rank is not None else f"pid {chain.start.pid}"
+    return f"{rank} waits for {AWAITED[resource.kind if resource else Kind.UNKNOWN]}"
+
+
+def _named(node: Node, pid: int, chain: Chain) -> str:
+    at = f" at {show(node.frame)}" if node.frame else ""
+    if node.pid == chain.start.pid and node.tid != node.pid:
+        return f"thread {node.name or node.tid}{at}"
+    return f"process {pid}{at}"
+
+
+def _since(case: Case, chain: Chain) -> Evidence:
     since = f"at {show(chain.start.frame)} for {chain.start.motion.ran_ago_seconds or 0.0:.0f} s"
     return case.saw("thread", f"pid {chain.start.pid}", "the training thread waits for it", since)
-
-
-def _command(words: Iterable[str]) -> str:
-    return " ".join(" ".join(words).split())[:60]
 
 
 RULES = (Rule(CAUSE, judge),)

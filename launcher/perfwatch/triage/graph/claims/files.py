@@ -37,7 +37,5 @@ def awaited_file(built: Builder, task: Task, node: Node, edge: Edge, seen: Threa
     )
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
-    for pid, start in built.starts.items():
-        if pid != (node.rank_pid or node.pid):
-            built.graph.claim(start, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
+    built.claim_other_ranks(resource, node)
     task.waits = (resource,)

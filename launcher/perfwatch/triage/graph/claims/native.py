@@ -1,8 +1,8 @@
 """Waits of which the kind is unknown: in native code, or of a thread that could not be sampled. They are never complete."""
 
-from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.activity import ThreadActivity, work_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, Builder
-from perfwatch.triage.graph.model import Basis, Fate, Kind, Prospect, Resource, Task
+from perfwatch.triage.graph.model import Basis, Fate, Kind, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -18,6 +18,10 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     resource = Resource(Kind.UNKNOWN, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
+    works = work_of(built.history, node.pid, ()) if node.thread is None else 0.0
+    if works >= SIGN_OF_LIFE:  # of whichever of its threads
+        leaf = built.lives(("work", node.pid), works, f"pid {node.pid} works")
+        built.graph.claim(leaf, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     task.waits = (resource,)
 
 

@@ -53,7 +53,7 @@ def process(built: Builder, task: Task, pid: int) -> None:
         if tid == pid or tid in python:
             role = Role.PROVIDES if tid == pid else Role.MAY_PROVIDE
             built.graph.claim(built.thread(pid, tid), resource, role, Basis.KERNEL)
-    works = work_of(built.history, pid)
+    works = work_of(built.history, pid, [tid for tid in tids if tid == pid or tid in python])
     if works >= SIGN_OF_LIFE:
         leaf = built.lives(("work", pid), works, f"pid {pid} works")
         built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
@@ -75,6 +75,8 @@ def other_tasks(built: Builder, task: Task, node: Node, edge: Edge) -> None:
         same = target.pid == node.pid
         releaser = built.thread(target.pid, target.tid) if same else built.process(target.pid)
         built.graph.claim(releaser, resource, Role.PROVIDES, Basis.STACK)
+    if kind in (Kind.PIPE, Kind.SOCKET):
+        built.claim_arriving(resource, node)
     task.waits = (resource,)
 
 

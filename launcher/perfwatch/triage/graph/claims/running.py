@@ -1,12 +1,13 @@
 """A thread that runs is LIVE, unless the loop that it runs in gives nothing: then it waits for the end of that loop."""
 
+from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
-from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 
@@ -20,14 +21,24 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
         task.waits = (spun,)
         return
+    if not is_start and loop.ends in (Ends.CONDITION, Ends.NEVER) and built.waited_seconds(node) >= built.hang_timeout:
+        endless = True  # whatever a turn of it may hand over, nothing has come of it
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
         return
     resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
     task.waits = (resource,)
-    if loop.tests_only:
+    if loop.tests_only or endless:
         built.claim_other_threads(resource, node, Basis.TEXT)
         built.claim_descendants(resource, node.pid)
+        built.claim_other_ranks(resource, node)
+    elif loop.ends is Ends.ONE_CALL:
+        built.claim_descendants(resource, node.pid)
+
+
+def _may_wait_for_a_card(built: Builder, node: Node) -> bool:
+    """True if a thread may spin for a card of which it is not known whether it works for this process."""
+    return unseen(built.history, node.pid) or may_wait_unseen(built.history, node)
 
 
 def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
@@ -35,8 +46,8 @@ def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
     if in_sync(built.history, node.stack) and idle_card_seconds(built.case, node.pid) is not None:
         why = "a host function may hold up its stream"
         resource = Resource(Kind.GPU, ("stream", node.pid), complete=False, why=why, basis=Basis.STACK)
-    elif built.case.progress[node.pid].kind == "still":
-        why = "it spins in native code"
+    elif built.case.progress[node.pid].kind == "still" or _may_wait_for_a_card(built, node):
+        why = "it may spin in native code"
         resource = Resource(Kind.NATIVE, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     else:
         return None

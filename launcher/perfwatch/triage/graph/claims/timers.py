@@ -7,6 +7,7 @@ from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Kind, Pros
 from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, POLLING_SECONDS
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
+from perfwatch.triage.words.backing_off import next_try_seconds
 
 
 def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -21,9 +22,11 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         resource = Resource(Kind.FLAG, task.key, complete=False, why="it polls", basis=Basis.TEXT)
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
         built.claim_descendants(resource, node.pid)
+        built.claim_other_ranks(resource, node)
         task.waits = (resource,)
         return
-    task.fate = Fate(Prospect.DUE, until=seen.until or built.case.at, works=1.0, why="it sleeps")
+    again = next_try_seconds(built.case, node) is not None
+    task.fate = Fate(Prospect.DUE, until=seen.until or built.case.at, works=0.0 if again else 1.0, why="it sleeps")
 
 
 def _leads_on(loop: Loop, node: Node) -> bool:
