@@ -3,7 +3,7 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.loops import counts, may_end
+from perfwatch.triage.moving.loops import may_end
 from perfwatch.triage.moving.memory import GUESSED
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
@@ -103,26 +103,6 @@ def stood(case: Case, chain: Chain) -> float | None:
             node.motion.ran_ago_seconds
         )  # so long a timeout is no rhythm: the kernel knows when the wait began
     return min((one for one in since if one is not None), default=0.0)
-
-
-def prepare(case: Case) -> tuple[int, ...]:
-    """The ranks that are away from training, and run Python that is work: what they make is for all, perhaps.
-
-    It is work where they read or write meanwhile, turn in a loop that comes to its end, or turn their part of a collective into bytes.
-    """
-    return case.history.once("prepare", lambda: _prepare(case))  # each rank that waits asks
-
-
-def _prepare(case: Case) -> tuple[int, ...]:
-    running = [chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving"]
-    away = [one for one in running if one.end.kind == "python" and not _recent(case, one).share_where(at_training)]
-    pickle = [one for one in away if _recent(case, one).seen("pickling")]
-    return tuple(one.start.pid for one in away if one in pickle or _moves_data(case, one) or _counts(case, one))
-
-
-def _counts(case: Case, chain: Chain) -> bool:
-    """Whether a rank that was looked at often enough is in a loop over something."""
-    return _recent(case, chain).samples >= ENOUGH_SAMPLES and counts(case.history, chain.end.node)
 
 
 def _moves_data(case: Case, chain: Chain) -> bool:

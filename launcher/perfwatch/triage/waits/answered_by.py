@@ -4,27 +4,10 @@ from collections.abc import Iterable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import FROZEN_SWITCHES_PER_SECOND, motion
-from perfwatch.triage.moving.working import called_beside, may_work, started_by
-from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import NATIVE_WAIT
+from perfwatch.triage.moving.working import may_work
 from perfwatch_probes.readings import Thread
 
 AT_IT = 0.5  # of the time since it was asked: an answer in the making costs a thread that much CPU time
-
-
-def answered_by(case: Case, chain: Chain) -> tuple[int, ...]:
-    """All of them for a wait in native code; for a connection, those at its other end (a tracker's service, say).
-
-    A rank that waits for its next call: whoever would call it, and what that has started besides.
-    """
-    if "call" in chain.through:
-        return (chain.end.node.pid, *called_beside(case, chain))
-    if chain.end.kind == NATIVE_WAIT:
-        return started_by(case, chain.start.pid)
-    if chain.end.kind == "network":
-        asked = [pid for pid in chain.end.others if case.job.branch(pid, chain.start.pid) is not None]
-        return (*asked, *(below for pid in asked for below in started_by(case, pid)))
-    return ()
 
 
 def answers(case: Case, pids: Iterable[int], asked_seconds: float) -> bool:
