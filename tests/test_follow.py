@@ -89,7 +89,7 @@ def test_the_event_for_which_older_ones_were_thinned_is_read_once(folder: Path) 
     follower = Follower(folder)
     told = [f"stuck for the time {number}" for number in range(60)]
     for number, text in enumerate(told):
-        event = Event(float(number // 2), CREATED, "verdict", text, verdict(summary="x" * 2000))
+        event = Event(float(number // 2), "verdict", text, verdict(summary="x" * 2000))
         segments.append(EVENTS, msgspec.json.encode(event) + b"\n")
         follower.read()
     segments.close()

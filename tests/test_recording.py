@@ -18,7 +18,7 @@ from perfwatch.recording.writer_process import Files
 from perfwatch.triage.history import History
 from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Process, SourceLine, Stack, Traceback
-from tests.sessions import CREATED, PATIENCE_SECONDS, readings, record, session, verdict
+from tests.sessions import PATIENCE_SECONDS, readings, record, session, verdict
 
 pytestmark = pytest.mark.live
 
@@ -30,13 +30,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_was_recorded_is_what_is_loaded(folder: Path) -> None:
-    """Readings, stacks and events, in order of time, with their wall time."""
+    """Readings, stacks and events, in order of time."""
     recording = load(folder)
 
     assert recording.session == session()
     assert [r.at for r in recording.records] == [0.0] * 3 + [1.0] * 3 + [2.0] * 3
     assert [r.reading for r in recording.records[:3]] == readings(0)
-    assert recording.records[3].wall == CREATED + 1
     assert [(e.kind, e.at) for e in recording.events] == [("verdict", 2.0), ("outcome", 3.0)]
     assert recording.events[0].verdict == verdict()
     assert recording.end == 3.0
@@ -187,7 +186,7 @@ def test_a_line_without_end_does_not_fill_the_memory(folder: Path) -> None:
     """It is cut, counted and passed over; what follows is read."""
     with (folder / "readings-0001.jsonl").open("ab") as file:
         file.write(b'{"at":' + b"1" * (2 * LONGEST_LINE_BYTES) + b"\n")
-        file.write(msgspec.json.encode(Record(9.0, 9.0, readings()[0])) + b"\n")  # type: ignore[arg-type]
+        file.write(msgspec.json.encode(Record(9.0, readings()[0])) + b"\n")  # type: ignore[arg-type]
 
     recording = load(folder)
 

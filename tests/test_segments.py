@@ -16,13 +16,13 @@ BUDGET = 64 * 1024
 
 def thread_line(at: float, tid: int = 7) -> bytes:
     """A reading of one thread, padded by its name to about a hundred bytes."""
-    return msgspec.json.encode(Record(at, at, Thread(pid=7, tid=tid, name="t" * 20, state="S", cpu_seconds=at))) + b"\n"
+    return msgspec.json.encode(Record(at, Thread(pid=7, tid=tid, name="t" * 20, state="S", cpu_seconds=at))) + b"\n"
 
 
 def process_line(at: float, pid: int) -> bytes:
     """Who a process is."""
     process = Process(pid=pid, start_ticks=1, parent_pid=1, name="python", command=("python",))
-    return msgspec.json.encode(Record(at, at, process)) + b"\n"
+    return msgspec.json.encode(Record(at, process)) + b"\n"
 
 
 def size_of(folder: Path) -> int:
@@ -145,7 +145,7 @@ def test_pins_take_half_the_budget_at_most(tmp_path: Path) -> None:
 
 def event_line(at: float, kind: str = "verdict") -> bytes:
     """Something that was said, with the verdict that goes with it."""
-    return msgspec.json.encode(Event(at, at, kind, f"said at {at}", verdict())) + b"\n"
+    return msgspec.json.encode(Event(at, kind, f"said at {at}", verdict())) + b"\n"
 
 
 def test_a_verdict_that_flaps_for_weeks_leaves_room_for_the_newest(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_verdict_that_flaps_for_weeks_leaves_room_for_the_newest(tmp_path: Pat
     events = [msgspec.json.decode(line, type=Event) for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
 
     assert (tmp_path / "events.jsonl").stat().st_size <= BUDGET // 8
-    assert events[-1] == Event(999.0, 999.0, "verdict", "said at 999.0", verdict())
+    assert events[-1] == Event(999.0, "verdict", "said at 999.0", verdict())
     assert events[0].verdict is None
     assert [event.at for event in events] == sorted(event.at for event in events)
     assert any("keep no verdicts" in text for text in said)

@@ -49,7 +49,7 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 def record(at: float, frames: tuple[Frame, ...], tid: int = 700, thread: str = "") -> Record:
     """One stack."""
-    return Record(at, CREATED + at, Stack(pid=700, tid=tid, thread=thread, frames=frames))
+    return Record(at, Stack(pid=700, tid=tid, thread=thread, frames=frames))
 
 
 def line(one: Record) -> bytes:
