@@ -224,7 +224,7 @@ def test_a_recording_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Pa
     newer = tmp_path / "newer"
     shutil.copytree(session, newer)
     text = (newer / "session.json").read_text()
-    (newer / "session.json").write_text(text.replace("perfwatch.session/2", "perfwatch.session/9"))
+    (newer / "session.json").write_text(text.replace("perfwatch.session/3", "perfwatch.session/9"))
     done = in_process(str(newer))
 
     assert done.returncode == 2

@@ -47,11 +47,13 @@ def plain(file: io.BufferedReader, take: Callable[[int], None] = lambda size: No
 
 
 def plain_size(file: io.BufferedReader) -> int:
-    """The size of the lines of a file of our own, by the last field of gzip."""
-    if not is_compressed(file):
-        return file.seek(0, os.SEEK_END)
-    file.seek(-4, os.SEEK_END)
-    return int.from_bytes(file.read(4), "little")
+    """The size of the lines of a file of our own, by the last field of gzip. Nothing of it counts as read."""
+    size = os.fstat(file.fileno()).st_size
+    if is_compressed(file):
+        file.seek(max(0, size - 4))
+        size = int.from_bytes(file.read(4), "little")
+    file.seek(0)
+    return size
 
 
 class _Expanded(io.RawIOBase):
@@ -78,4 +80,6 @@ class _Expanded(io.RawIOBase):
                 return len(data)
             if not packed:
                 raise zlib.error("it is cut short")
+        if self._unpacker.unused_data or self._file.read(1):
+            raise zlib.error("something follows its end")
         return 0

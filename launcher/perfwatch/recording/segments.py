@@ -336,7 +336,6 @@ def _adopted(path: Path) -> tuple[_Segment, int, int]:
     """A segment that a writer before us has left, its size on disk and that of its lines."""
     with path.open("rb") as file:
         size, lines_bytes = os.fstat(file.fileno()).st_size, plain_size(file)
-        file.seek(0)
         segment = _Segment(path.name, 0.0)
         segment.compressed = is_compressed(file)
         with contextlib.suppress(zlib.error):  # one that is damaged counts as the oldest

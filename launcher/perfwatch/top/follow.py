@@ -24,6 +24,7 @@ STALE_SECONDS = 20.0  # a calm watcher writes every second, and one whose disk i
 AHEAD_SECONDS = 2.0  # the present is the newest line, plus what a looking watcher may be late
 
 MOST_READ_BYTES = 64 * 2**20  # of a file in one look: segments have 2 MiB, those of earlier versions 8
+MOST_EXPANDED_BYTES = 16 * 2**20  # of a compressed one, which is read as a whole
 PART_BYTES = 2**16
 
 
@@ -171,9 +172,11 @@ class Follower:
         reached.inode, reached.complete = os.fstat(file.fileno()).st_ino, True
         content, data = plain(file, room.take), bytearray()
         try:
-            while len(data) < MOST_READ_BYTES and (part := content.read1(PART_BYTES)):
+            while part := content.read1(PART_BYTES):
                 room.take(len(part))
                 data += part
+                if len(data) > MOST_EXPANDED_BYTES:
+                    raise zlib.error("no segment is as long")
         except zlib.error:
             self.skipped += 1
         seen = memoryview(data)[: reached.offset]
