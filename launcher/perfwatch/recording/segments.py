@@ -15,6 +15,7 @@ import errno
 import io
 import math
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -303,6 +304,9 @@ class Segments:
                 if level != FULL:
                     lines = map(StackNumbers().stored, kept(whole_lines(lines), level))
                 lines_bytes = compress(lines, descriptor)
+                shutil.copystat(
+                    path, f"/proc/self/fd/{descriptor}"
+                )  # who may read it, and when its last line was written
                 # Begins to write it to the disk, and waits for nothing: some file systems know a new name sooner than the content.
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 size = os.fstat(descriptor).st_size
