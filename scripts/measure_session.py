@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the simulated session belongs to the tests
 
+from perfwatch.recording.compression import plain
 from perfwatch.recording.recording import BUDGET_BYTES, load
 from perfwatch.recording.segments import READINGS, STACKS, Segments
 from perfwatch.recording.stack_tables import whole_lines
@@ -45,13 +46,13 @@ def _store(source: Path, folder: Path, stream: str) -> None:
     lines = []
     for file in sorted(source.glob(f"{stream}*.jsonl")):
         with file.open("rb") as content:
-            lines += list(whole_lines(content))
+            lines += list(whole_lines(plain(content)))
     segments = Segments(folder, BUDGET_BYTES, print)
     began = time.process_time()
     for line in lines:
         segments.append(stream, line)
-    seconds = time.process_time() - began
     segments.close()
+    seconds = time.process_time() - began
     size = sum(file.stat().st_size for file in folder.glob(f"{stream}*"))
     print(
         f"{stream:<9} stored in {size / 2**20:.2f} of {sum(map(len, lines)) / 2**20:.2f} MiB, {len(lines)} lines, "

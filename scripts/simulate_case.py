@@ -88,7 +88,7 @@ def announced(xid: int) -> Callable[[Recording], Iterator[Record]]:
         uuid = next(one.reading.uuid for one in recording.records if isinstance(one.reading, Gpu))
         at = recording.end / 2
         yield from recording.records
-        yield Record(at=at, wall=recording.session.created + at, reading=GpuEvent(uuid=uuid, xid=xid))
+        yield Record(at=at, reading=GpuEvent(uuid=uuid, xid=xid))
 
     return changed
 
@@ -109,10 +109,9 @@ def no_answer(recording: Recording) -> Iterator[Record]:
     for record in recording.records:
         if record.at <= since or not isinstance(record.reading, GpuSample | GpuActivity | GpuProcess):
             yield record
-    wall = recording.session.created
     for second in range(1, int(recording.end - since) + 1):
         silence = GpuSilence(call="sample", waited_seconds=float(second), state="D")
-        yield Record(at=since + second, wall=wall + since + second, reading=silence)
+        yield Record(at=since + second, reading=silence)
 
 
 def falls_off(recording: Recording) -> Iterator[Record]:
@@ -123,7 +122,7 @@ def falls_off(recording: Recording) -> Iterator[Record]:
             yield record
     card = next(one.reading for one in recording.records if isinstance(one.reading, Gpu))
     for reading in (structs.replace(card, lost=True), GpuEvent(uuid=card.uuid, xid=FALLEN_OFF)):
-        yield Record(at=since, wall=recording.session.created + since, reading=reading)
+        yield Record(at=since, reading=reading)
 
 
 def ends_with(xid: int) -> Callable[[Recording], Iterator[Record]]:
@@ -134,8 +133,7 @@ def ends_with(xid: int) -> Callable[[Recording], Iterator[Record]]:
         for record in recording.records:
             if not isinstance(record.reading, Traceback):
                 yield record
-        wall = recording.session.created + recording.end
-        yield Record(at=recording.end, wall=wall, reading=GpuEvent(uuid=uuid, xid=xid))
+        yield Record(at=recording.end, reading=GpuEvent(uuid=uuid, xid=xid))
 
     return changed
 

@@ -72,10 +72,10 @@ def _snapshot(host: int, world_size: int, stuck_rank: int | None, ranks_a_host: 
         root_pids=(100,),
         conditions={"patience_seconds": 60.0},
     )
-    records: list[Record] = [Record(0.0, 0.0, _process(100, 1, None, world_size))]
+    records: list[Record] = [Record(0.0, _process(100, 1, None, world_size))]
     for local in range(ranks_a_host):
         rank, pid = host * ranks_a_host + local, 1000 + local
-        records.append(Record(0.0, 0.0, _process(pid, 100, rank, world_size)))
+        records.append(Record(0.0, _process(pid, 100, rank, world_size)))
         if going:
             records += _going(pid)
             continue
@@ -84,7 +84,7 @@ def _snapshot(host: int, world_size: int, stuck_rank: int | None, ranks_a_host: 
             pid, WAITS_FOR_DATA if stuck else ALL_REDUCE, Wait(call="futex", number=202, kind="futex", forever=True)
         )
         if stuck:
-            records.append(Record(0.0, 0.0, _process(2000, pid, rank, world_size, "pt_data_worker")))
+            records.append(Record(0.0, _process(2000, pid, rank, world_size, "pt_data_worker")))
             sleep = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=900_000.0)
             records += _still(2000, ASLEEP, sleep)
     records.sort(key=lambda record: record.at)
@@ -150,7 +150,7 @@ def _still(pid: int, frames: tuple[Frame, ...], wait: Wait) -> list[Record]:
         ]
         if second % 2 == 0:
             looks.append(Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=20, span_seconds=1.0))
-        found += [Record(float(second), 0.0, look) for look in looks]
+        found += [Record(float(second), look) for look in looks]
     return found
 
 
@@ -173,5 +173,5 @@ def _going(pid: int) -> list[Record]:
         )
         frames = BACKWARD if second % 2 else FORWARD
         stack = Stack(pid=pid, tid=pid, thread="MainThread", frames=frames, samples=20, span_seconds=1.0)
-        found += [Record(float(second), 0.0, look) for look in (thread, stack)]
+        found += [Record(float(second), look) for look in (thread, stack)]
     return found

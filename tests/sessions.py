@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from perfwatch.recording.compression import plain
 from perfwatch.recording.recording import Recorder
 from perfwatch.recording.session import Machine, Session
 from perfwatch.verdict import Coverage, ObserverCost, Timeline, Verdict
@@ -49,6 +50,19 @@ def readings(second: int = 0) -> list[Reading]:
         Thread(pid=700, tid=700, name="python", state="S", cpu_seconds=float(second)),
         Stack(pid=700, tid=700, frames=(Frame("read", "/app/train.py", 9),)),
     ]
+
+
+def content_of(file: Path) -> bytes:
+    """The lines of a file of a session, compressed or not."""
+    with file.open("rb") as opened:
+        return plain(opened).read()
+
+
+def uncompress(folder: Path) -> Path:
+    """Make each segment of a session what it was before it was complete."""
+    for file in folder.glob("*-*.jsonl"):
+        file.write_bytes(content_of(file))
+    return folder
 
 
 def record(folder: Path, seconds: int = 3) -> Path:

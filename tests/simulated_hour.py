@@ -201,7 +201,7 @@ def write(folder: Path, seconds: float = 3600.0, seed: int = 6) -> Path:
     encode = msgspec.json.Encoder().encode
     with open(folder / "readings-0001.jsonl", "wb") as file, open(folder / "stacks-0001.jsonl", "wb") as stacks:
         for at, reading in readings(seconds, random.Random(seed)):
-            line = encode(Record(round(at, 4), round(CREATED + at, 4), reading))  # type: ignore[arg-type]
+            line = encode(Record(round(at, 4), reading))  # type: ignore[arg-type]
             (stacks if isinstance(reading, r.Stack) else file).write(line + b"\n")
     with open(folder / "events.jsonl", "wb") as file:
         for event in events(seconds):
@@ -225,7 +225,7 @@ def events(seconds: float) -> Iterator[Event]:
                 state=state, cause=cause, confidence=0.9, summary=text, owner="unknown", at="", timeline=Timeline(decided=at),
                 coverage=Coverage(ranks_seen=RANKS, world_size=RANKS), observer_cost=ObserverCost(),
             )  # fmt: skip
-            yield Event(at, CREATED + at, kind, text, verdict)
+            yield Event(at, kind, text, verdict)
     for minute in range(15 if seconds > 900 else 1, int(seconds / 60), 20):
         kernels = [
             {
@@ -245,4 +245,4 @@ def events(seconds: float) -> Iterator[Event]:
             "files": [{"path": "captures/001-torch/rank0.json.gz", "size_bytes": 790_000}],
             "report": {"ranks": [{"rank": 0, "kernels": kernels}]},
         }
-        yield Event(60.0 * minute, CREATED + 60.0 * minute, "capture", "torch: 5 steps of 8 ranks", facts=facts)
+        yield Event(60.0 * minute, "capture", "torch: 5 steps of 8 ranks", facts=facts)

@@ -14,6 +14,7 @@ import pytest
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.recording import archive
+from perfwatch.recording.compression import GZIP
 from perfwatch.recording.recording import load
 from tests.sessions import record
 
@@ -72,17 +73,16 @@ def test_only_files_of_the_recording_go_in(folder: Path, tmp_path: Path) -> None
 
 def test_secrets_that_an_older_version_let_through_are_taken_out(folder: Path) -> None:
     """Also in lines of types that this version does not know; lines that cannot be read at all stay behind."""
-    with (folder / "readings-0001.jsonl").open("a") as file:
-        file.write('{"at":1,"wall":1,"reading":{"type":"Future","text":"password=SECRETabc"}}\n')
-        file.write('{"at":1,"text":"password=SECRETabc"')
-    with (folder / "readings-0001.jsonl").open("ab") as file:
+    with (folder / "readings-0002.jsonl").open("wb") as file:
+        file.write(b'{"at":1,"wall":1,"reading":{"type":"Future","text":"password=SECRETabc"}}\n')
+        file.write(b'{"at":1,"text":"password=SECRETabc"')
         file.write(b'\n{"at":1,"text":"\xe6\xbc"}\n')
     output = io.BytesIO()
 
     result = archive.bundle(folder, output, lambda done, total: None)
 
     with tarfile.open(fileobj=io.BytesIO(output.getvalue())) as opened:
-        content = opened.extractfile("s/readings-0001.jsonl")
+        content = opened.extractfile("s/readings-0002.jsonl")
         assert content is not None
         text = content.read()
     assert b"[redacted]" in text
@@ -94,6 +94,38 @@ def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
     """Before anything is written."""
     with pytest.raises(SessionUnreadable):
         bundled(tmp_path)
+
+
+def test_a_folder_that_somebody_has_packed_is_read(folder: Path, tmp_path: Path) -> None:
+    """With its segments as they are on the disk, which are compressed."""
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as packed:
+        packed.add(folder, folder.name)
+
+    assert (folder / "readings-0001.jsonl").read_bytes().startswith(GZIP)
+    with archive.opened(tmp_path / "b.tar.gz") as unpacked:
+        assert load(unpacked) == load(folder)
+
+
+def test_a_bundle_of_a_damaged_session_has_what_can_be_read(folder: Path) -> None:
+    """A compressed segment that was cut short is one line less that could be parsed."""
+    file = folder / "readings-0001.jsonl"
+    file.write_bytes(file.read_bytes()[:-9])
+    output = io.BytesIO()
+
+    result = archive.bundle(folder, output, lambda done, total: None)
+
+    assert result.dropped_lines == 1
+    assert "s/readings-0001.jsonl" in names(output.getvalue())
+
+
+def test_progress_ends_where_it_says(folder: Path) -> None:
+    """Though more is read from compressed files than they take."""
+    told: list[tuple[int, int]] = []
+    archive.bundle(folder, io.BytesIO(), lambda done, total: told.append((done, total)))
+
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    assert told[-1] == (size, size)
+    assert told == sorted(told)
 
 
 def test_a_hostile_archive_writes_nothing_outside(folder: Path, tmp_path: Path) -> None:

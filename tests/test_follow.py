@@ -7,9 +7,13 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.recording.compression import compress
 from perfwatch.recording.recording import Event, Recorder
 from perfwatch.recording.segments import EVENTS, Segments
+from perfwatch.recording.unnamed import replacement
+from perfwatch.top import follow
 from perfwatch.top.follow import STALE_SECONDS, Follower
+from perfwatch_probes import bounds
 from perfwatch_probes.readings import Steps
 from tests.sessions import CREATED, PATIENCE_SECONDS, readings, session, verdict
 
@@ -82,6 +86,81 @@ def test_a_segment_that_was_thinned_is_not_read_again(folder: Path) -> None:
     assert counts(follower) == [0, 1, 2, 3, 4, 5]
 
 
+def compress_in_place(segment: Path, lines: bytes) -> None:
+    """Replace a segment as its writer does."""
+    with replacement(segment) as descriptor:
+        compress([lines], descriptor)
+
+
+def test_a_segment_that_is_compressed_goes_on_where_it_was(folder: Path) -> None:
+    """Wherever the last look was, and with lines that came between it and the end of the segment."""
+    segment = folder / "readings-0002.jsonl"
+    lines = b"".join(line(float(second), second) for second in range(4))
+    for cut in range(0, len(lines), 7):
+        segment.unlink(missing_ok=True)
+        segment.write_bytes(lines[:cut])
+        follower = Follower(folder)
+        follower.read()
+        compress_in_place(segment, lines)
+        follower.read()
+
+        assert counts(follower) == [0, 1, 2, 3]
+        assert follower.skipped == 0
+        assert not follower.read()
+
+
+def test_a_compressed_segment_that_was_thinned_is_not_read_again(folder: Path) -> None:
+    """Also by a follower that had not seen the end of it, or slept when it was compressed."""
+    segment = folder / "readings-0002.jsonl"
+    lines = [line(float(second), second) for second in range(5)]
+    for seen in (b"".join(lines[:3]), b"".join(lines)):
+        segment.write_bytes(seen)
+        slept, awake = Follower(folder), Follower(folder)
+        slept.read(), awake.read()
+        compress_in_place(segment, b"".join(lines))
+        awake.read()
+        compress_in_place(segment, lines[-1])
+        slept.read(), awake.read()
+
+        assert counts(slept) == list(range(seen.count(b"\n")))
+        assert counts(awake) == [0, 1, 2, 3, 4]
+        assert (slept.skipped, awake.skipped) == (0, 0)
+        segment.unlink()
+
+
+def test_a_compressed_segment_that_is_damaged_gives_what_is_before_the_damage(folder: Path) -> None:
+    """And the damage is counted, once."""
+    segment = folder / "readings-0002.jsonl"
+    compress_in_place(segment, b"".join(line(float(second), second * 7919) for second in range(20000)))
+    segment.write_bytes(segment.read_bytes()[:-5000])
+    follower = Follower(folder)
+    follower.read()
+    follower.read()
+
+    assert 0 < len(counts(follower)) < 20000
+    assert follower.skipped == 1
+
+
+def test_a_compressed_segment_longer_than_any_is_read_in_part(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read as a whole, so its length is bounded; what is beyond counts as damage."""
+    monkeypatch.setattr(follow, "MOST_EXPANDED_BYTES", 2**20)
+    compress_in_place(folder / "readings-0002.jsonl", line(1.0, 1) * 2**15)
+    follower = Follower(folder)
+    follower.read()
+
+    assert 2**20 <= len(counts(follower)) * len(line(1.0, 1)) < 2**21
+    assert follower.skipped == 1
+
+
+def test_a_follower_of_a_bomb_gives_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a few KiB that expands to more than a session has."""
+    monkeypatch.setattr(bounds, "SESSION_BYTES", 2**22)
+    compress_in_place(folder / "readings-0002.jsonl", bytes(2**23))
+
+    with pytest.raises(SessionUnreadable, match="which no session has"):
+        Follower(folder).read()
+
+
 def test_the_event_for_which_older_ones_were_thinned_is_read_once(folder: Path) -> None:
     """It stands in the new file already, behind those that have been given and have lost their verdicts by now."""
     thinned: list[str] = []
@@ -89,7 +168,7 @@ def test_the_event_for_which_older_ones_were_thinned_is_read_once(folder: Path) 
     follower = Follower(folder)
     told = [f"stuck for the time {number}" for number in range(60)]
     for number, text in enumerate(told):
-        event = Event(float(number // 2), CREATED, "verdict", text, verdict(summary="x" * 2000))
+        event = Event(float(number // 2), "verdict", text, verdict(summary="x" * 2000))
         segments.append(EVENTS, msgspec.json.encode(event) + b"\n")
         follower.read()
     segments.close()

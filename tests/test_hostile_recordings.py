@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfwatch.errors import PerfwatchError
+from perfwatch.errors import PerfwatchError, SessionUnreadable
 from perfwatch.recording.recording import load
 from perfwatch.recording.stack_tables import StackNumbers
 from perfwatch.report.formats import named
 from perfwatch.report.story import tell_whole
 from perfwatch.triage.diagnose import diagnose
+from perfwatch_probes import bounds
 from tests.recorded import RECORDINGS, session_of
 
 CASES = (
@@ -176,3 +178,106 @@ def test_deep_nesting_in_an_event_is_damage(session: Path) -> None:
 
     assert recording.events == ()
     assert recording.skipped == 1
+
+
+def _gzip(*parts: bytes) -> bytes:
+    packer = zlib.compressobj(1, wbits=31)
+    return b"".join([*map(packer.compress, parts), packer.flush()])
+
+
+def test_every_prefix_of_a_compressed_file_can_be_loaded(session: Path) -> None:
+    """A copy that was cut short: the lines before the cut are there, and what is missing counts as one damaged line."""
+    session_of(RECORDINGS / "stuck_worker/fires/expression_gone_wild", session)
+    whole = load(session).records
+    content = _gzip((session / "readings.jsonl").read_bytes())
+    found = [0]
+    for length in (*range(2, 30), *range(30, len(content), len(content) // 40)):
+        (session / "readings.jsonl").write_bytes(content[:length])
+        recording = load(session)
+
+        assert (recording.skipped, recording.unknown) == (1, ())
+        assert len(recording.records) >= found[-1]
+        assert all(map(whole.__contains__, recording.records[:: len(recording.records) // 20 + 1]))
+        found.append(len(recording.records))
+    (session / "readings.jsonl").write_bytes(content)
+    assert load(session).records == whole
+    assert len(set(found)) > 5
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_compressed_file_with_turned_bits_is_damaged(session: Path, data: st.DataObject) -> None:
+    """Whatever they make of it, that is counted, and nothing is raised."""
+    shutil.rmtree(session, ignore_errors=True)
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
+    content = bytearray(_gzip((session / "readings.jsonl").read_bytes()))
+    place = data.draw(st.integers(10, len(content) - 1))  # behind the header, whose flags and time mean nothing
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    (session / "readings.jsonl").write_bytes(content)
+
+    recording = load(session)
+
+    assert recording.skipped + len(recording.unknown) >= 1
+
+
+def test_what_follows_a_compressed_file_is_damage(session: Path) -> None:
+    """A line, or another such file: no writer makes either."""
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
+    lines = (session / "readings.jsonl").read_bytes()
+    count = len(load(session).records)
+    for more in (lines, _gzip(lines), b"\0"):
+        (session / "readings.jsonl").write_bytes(_gzip(lines) + more)
+        recording = load(session)
+
+        assert len(recording.records) == count
+        assert recording.skipped == 1
+
+
+EMPTY = b"\x1f\x8b\x08\0\0\0\0\0\0\3" + b"\0\0\0\xff\xff" * 2**22  # blocks with nothing in them
+DAMAGED = {
+    "bomb_in_a_bomb": _gzip(_gzip(*[bytes(2**24)] * 4)) * 2000,
+    "empty_blocks": EMPTY,
+    "empty_members": _gzip() * 2**20,
+    "endless_name": b"\x1f\x8b\x08\x08\0\0\0\0\0\3" + b"x" * 2**24,
+}
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGED))
+def test_a_compressed_file_that_no_writer_makes_takes_no_time(session: Path, name: str) -> None:
+    """Megabytes of headers, of blocks or of files that hold nothing: read at the speed of zlib, and damaged."""
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
+    whole = load(session).records
+    (session / "readings-0002.jsonl").write_bytes(DAMAGED[name])
+    began = time.process_time()
+
+    recording = load(session)
+
+    assert time.process_time() - began < 5.0
+    assert recording.records == whole
+    assert recording.skipped in (1, 2)  # the bomb is a damaged line, and what follows it damage
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("command", ["replay", "bundle", "top"])
+def test_a_file_that_expands_without_end_is_given_up(session: Path, command: str) -> None:
+    """A megabyte that stands for 1.2 GiB is refused, or passed over, in a gibibyte of memory and 20 s of CPU."""
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
+    (session / "readings-0002.jsonl").write_bytes(_gzip(*[bytes(2**22)] * 300))
+    options = {"bundle": ("-o", str(session / "out.tar.gz")), "top": ("--once",)}
+
+    done = _typed(command, str(session), *options.get(command, ()))
+
+    assert done.returncode in ((0, 2) if command == "top" else (2,)), done.stderr
+    assert "internal error" not in done.stderr
+    assert done.returncode == 0 or "which no session has" in done.stderr
+    assert not (session / "out.tar.gz").exists()
+
+
+def test_the_bytes_of_a_compressed_file_count_too(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may expand to nothing."""
+    session_of(RECORDINGS / "crashed/lookalike/killed", session)
+    (session / "readings-0002.jsonl").write_bytes(EMPTY)
+    monkeypatch.setattr(bounds, "SESSION_BYTES", 2**23)
+
+    with pytest.raises(SessionUnreadable, match="8 MiB, which no session has"):
+        load(session)

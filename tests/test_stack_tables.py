@@ -19,7 +19,7 @@ from perfwatch.recording.thinning import THINNED, kept
 from perfwatch.top.follow import Follower
 from perfwatch_probes import bounds
 from perfwatch_probes.readings import Frame, Stack
-from tests.sessions import CREATED, PATIENCE_SECONDS, session
+from tests.sessions import CREATED, PATIENCE_SECONDS, content_of, session, uncompress
 
 OLD_SESSION = {
     "session.json": '{"schema":"perfwatch.session/1","version":"0.1.0","created":1795175484.0,"mode":"run",'
@@ -49,7 +49,7 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 def record(at: float, frames: tuple[Frame, ...], tid: int = 700, thread: str = "") -> Record:
     """One stack."""
-    return Record(at, CREATED + at, Stack(pid=700, tid=tid, thread=thread, frames=frames))
+    return Record(at, Stack(pid=700, tid=tid, thread=thread, frames=frames))
 
 
 def line(one: Record) -> bytes:
@@ -89,14 +89,14 @@ def test_what_was_recorded_is_what_is_loaded(entries: list[Record]) -> None:
         if entries:
             file = folder / "stacks-0001.jsonl"
             again = StackNumbers()
-            file.write_bytes(b"".join(map(again.stored, whole_lines(file.read_bytes().splitlines(keepends=True)))))
+            file.write_bytes(b"".join(map(again.stored, whole_lines(content_of(file).splitlines(keepends=True)))))
             assert list(load(folder).records) == entries
 
 
 def test_a_frame_and_a_stack_are_written_once(tmp_path: Path) -> None:
     """However often they were seen."""
     folder = stored(tmp_path / "s", [record(float(at), OTHER if at % 2 else STACK) for at in range(100)])
-    content = (folder / "stacks-0001.jsonl").read_bytes()
+    content = content_of(folder / "stacks-0001.jsonl")
 
     assert content.count(b"/home/user/project/network.py") == 20
     assert content.count(b"/home/user/project/data.py") == 1
@@ -119,7 +119,7 @@ def test_equal_stacks_are_one_object_over_all_files(tmp_path: Path) -> None:
 def test_every_prefix_of_a_file_can_be_loaded(tmp_path: Path) -> None:
     """A crash tears the last line, be it a definition or a reading: what stands before it is whole."""
     folder = stored(tmp_path / "s", [record(0.0, STACK[:2]), record(1.0, OTHER[:3]), record(2.0, STACK[:2])])
-    file = folder / "stacks-0001.jsonl"
+    file = uncompress(folder) / "stacks-0001.jsonl"
     content, whole = file.read_bytes(), load(folder).records
     for length in range(0, len(content), 5):
         file.write_bytes(content[:length])
@@ -132,7 +132,7 @@ def test_every_prefix_of_a_file_can_be_loaded(tmp_path: Path) -> None:
 
 def damaged(folder: Path, number: int) -> Recording:
     """The session after line ``number`` of its stacks has become rubbish."""
-    file = folder / "stacks-0001.jsonl"
+    file = uncompress(folder) / "stacks-0001.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     lines[number] = lines[number][:-9] + b"\n"
     file.write_bytes(b"".join(lines))
@@ -276,7 +276,7 @@ def test_a_definition_that_the_disk_refused_is_written_with_the_next_reading(
 def test_a_follower_sees_stacks_whole_wherever_the_file_was_cut(tmp_path: Path) -> None:
     """A definition may have come with an earlier look; another segment has numbers of its own."""
     entries = [record(0.0, STACK[:2]), record(1.0, OTHER[:3]), record(2.0, STACK[:2])]
-    content = (stored(tmp_path / "s", entries) / "stacks-0001.jsonl").read_bytes()
+    content = content_of(stored(tmp_path / "s", entries) / "stacks-0001.jsonl")
     for cut in range(0, len(content), 11):
         folder = session_in(tmp_path / f"cut-{cut}")
         (folder / "stacks-0001.jsonl").write_bytes(content[:cut])
@@ -296,7 +296,7 @@ def test_a_follower_sees_stacks_whole_wherever_the_file_was_cut(tmp_path: Path) 
 def test_a_follower_remembers_the_stacks_of_the_file_that_grows(tmp_path: Path) -> None:
     """It is the one with the highest number, also where that has a digit more."""
     entries = [record(at, STACK) for at in (0.0, 1.0, 2.0)]
-    first, *others = (stored(tmp_path / "s", entries) / "stacks-0001.jsonl").read_bytes().splitlines(keepends=True)
+    first, *others = content_of(stored(tmp_path / "s", entries) / "stacks-0001.jsonl").splitlines(keepends=True)
     folder = session_in(tmp_path / "grows")
     (folder / "stacks-9999.jsonl").write_bytes(first + others[0])
     (folder / "stacks-10000.jsonl").write_bytes(first + others[1])
@@ -335,7 +335,7 @@ def test_texts_of_a_stack_are_redacted_before_they_reach_the_writer(tmp_path: Pa
     recorder.append(0.0, [Stack(pid=7, tid=7, frames=STACK, texts=("password=hunter2Zx",), text_names=("url",))])
     assert recorder.close(PATIENCE_SECONDS) == ""
 
-    assert b"hunter2Zx" not in (folder / "stacks-0001.jsonl").read_bytes()
+    assert b"hunter2Zx" not in content_of(folder / "stacks-0001.jsonl")
     (loaded,) = (one.reading for one in load(folder).records)
     assert isinstance(loaded, Stack)
     assert (loaded.frames, len(loaded.texts)) == (STACK, 1)
@@ -358,8 +358,30 @@ def test_a_session_of_the_first_format_is_read(tmp_path: Path) -> None:
     assert len(list(follower.history.every(Stack))) == 2
 
 
+def test_a_session_of_the_second_format_is_read(tmp_path: Path) -> None:
+    """Each line has the wall time too, no segment is compressed, and stacks are numbered."""
+    old = dict(OLD_SESSION)
+    old["session.json"] = old["session.json"].replace("session/1", "session/2")
+    old["stacks-0001.jsonl"] = (
+        '{"stack":1,"frames":[[1,"read","/app/train.py",9],[2,"main","/app/train.py",20]]}\n'
+        '{"at":0.5,"wall":1795175484.5,"reading":{"type":"Stack","pid":700,"tid":700},"stack":1}\n'
+    )
+    old["events.jsonl"] = '{"at":1.0,"wall":1795175485.0,"kind":"note","text":"said"}\n'
+    for name, text in old.items():
+        (tmp_path / name).write_text(text)
+
+    recording = load(tmp_path)
+    follower = Follower(tmp_path)
+    follower.read()
+
+    (stack,) = (one.reading for one in recording.records if isinstance(one.reading, Stack))
+    assert stack.frames == (Frame("read", "/app/train.py", 9), Frame("main", "/app/train.py", 20))
+    assert (len(recording.records), len(recording.events), recording.skipped, recording.unknown) == (2, 1, 0, ())
+    assert len(list(follower.history.every(Stack))) == 1
+
+
 def test_a_session_says_that_earlier_versions_cannot_read_it(tmp_path: Path) -> None:
-    """They compare the number behind the slash with their own, 1, and say that a newer perfwatch wrote it."""
+    """They compare the number behind the slash with their own, and say that a newer perfwatch wrote it."""
     folder = stored(tmp_path / "s", [])
 
-    assert load(folder).session.schema == "perfwatch.session/2"
+    assert load(folder).session.schema == "perfwatch.session/3"

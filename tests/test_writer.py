@@ -16,6 +16,7 @@ from perfwatch.recording.segments import EVENTS, READINGS, Segments
 from perfwatch.recording.writer import MOST_RESTARTS, QUEUE_BYTES, STALLED_SECONDS, Writer
 from perfwatch.recording.writer_process import Files
 from tests.limits import open_files, room_for
+from tests.sessions import content_of
 
 pytestmark = pytest.mark.live
 
@@ -71,7 +72,7 @@ def test_lines_are_stored(tmp_path: Path, writers: list[Writer]) -> None:
     put(writer, EVENTS)
     writer.close(PATIENCE_SECONDS)
 
-    assert (tmp_path / "readings-0001.jsonl").read_bytes().splitlines() == [b'{"at":%d}' % n for n in range(1000)]
+    assert content_of(tmp_path / "readings-0001.jsonl").splitlines() == [b'{"at":%d}' % n for n in range(1000)]
     assert (tmp_path / "events.jsonl").read_bytes() == LINE + b"\n"
     assert writer.lost == 0
 
@@ -142,7 +143,7 @@ def test_a_disk_that_fills_up_and_gets_room_again_is_used_again(tmp_path: Path, 
 
         assert 0 < lost < 1000
         assert writer.reason == "No space left on device"
-        lines = (disk / "readings-0001.jsonl").read_bytes().splitlines()
+        lines = content_of(disk / "readings-0001.jsonl").splitlines()
         assert lines == [LINE] * (1000 - lost) + [b'{"at":2.0}']
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
@@ -216,7 +217,7 @@ def test_a_description_without_room_is_stored_when_there_is_room_again(small_dis
     writer.close(PATIENCE_SECONDS)
 
     assert (small_disk / "session.json").read_bytes() == b'{"schema":"x"}'
-    assert (small_disk / "readings-0001.jsonl").read_bytes() == LINE + b"\n"
+    assert content_of(small_disk / "readings-0001.jsonl") == LINE + b"\n"
 
 
 def test_a_killed_writer_leaves_no_hidden_file(tmp_path: Path, writers: list[Writer]) -> None:
@@ -248,7 +249,7 @@ def test_a_killed_writer_is_replaced(tmp_path: Path, writers: list[Writer]) -> N
     writer.close(PATIENCE_SECONDS)
 
     assert writer.lost == 1
-    assert (tmp_path / "readings-0002.jsonl").read_bytes() == b'{"at":3.0}\n'
+    assert content_of(tmp_path / "readings-0002.jsonl") == b'{"at":3.0}\n'
     assert (tmp_path / "session.json").read_bytes() == b'{"schema":"x"}'
 
 
@@ -331,7 +332,7 @@ def test_what_the_watcher_handed_over_is_stored_after_its_death(tmp_path: Path) 
     os.waitpid(watcher, 0)
     os.close(told)
 
-    assert len((tmp_path / "readings-0001.jsonl").read_bytes().splitlines()) == 500
+    assert len(content_of(tmp_path / "readings-0001.jsonl").splitlines()) == 500
 
 
 def test_the_writer_holds_nothing_of_the_terminal_or_the_job(tmp_path: Path, writers: list[Writer]) -> None:

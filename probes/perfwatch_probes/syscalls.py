@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.reading import SECONDS_DECIMALS
 from perfwatch_probes.readings import PolledFile, Wait
 from perfwatch_probes.syscall_names import KINDS, NAMES
 
@@ -113,8 +114,10 @@ def decode(
         return _bare(blocked, kind)
 
 
-def _wait(call: Blocked, kind: str, **fields: object) -> Wait:
-    return Wait(call=call.name, number=call.number, kind=kind, **fields)  # type: ignore[arg-type]
+def _wait(call: Blocked, kind: str, remaining_seconds: float | None = None, **fields: object) -> Wait:
+    if remaining_seconds is not None:
+        remaining_seconds = round(remaining_seconds, SECONDS_DECIMALS)
+    return Wait(call=call.name, number=call.number, kind=kind, remaining_seconds=remaining_seconds, **fields)  # type: ignore[arg-type]
 
 
 def _bare(call: Blocked, kind: str) -> Wait:

@@ -22,6 +22,7 @@ from perfwatch_probes.cpu_clock import CpuClocks
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.reading import SECONDS_DECIMALS
 from perfwatch_probes.readings import Thread, Wait
 from perfwatch_probes.stat import Stat, parse_exec_start, parse_io, parse_schedstat, parse_stat, parse_switches
 from perfwatch_probes.waits import decode_all, mapped_from_afar
@@ -202,5 +203,5 @@ def _ran_ago(raws: list[Raw], clocks: CpuClocks | None) -> dict[int, float]:
     for raw in sleeping:
         offset = offsets.get(raw.stat.processor)
         if offset is not None and raw.exec_start is not None:
-            ages[raw.stat.pid] = max(0.0, raw.at - (raw.exec_start + offset))
+            ages[raw.stat.pid] = round(max(0.0, raw.at - (raw.exec_start + offset)), SECONDS_DECIMALS)
     return ages

@@ -106,7 +106,7 @@ def test_an_empty_session_is_said_to_be_one(fast: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [('{"schema":"perfwatch.session/3"}', "newer perfwatch"), ("[", "damaged"), (None, "not a perfwatch session")],
+    [('{"schema":"perfwatch.session/9"}', "newer perfwatch"), ("[", "damaged"), (None, "not a perfwatch session")],
 )
 def test_what_is_no_session_is_refused_with_advice(fast: Path, tmp_path: Path, content: str | None, says: str) -> None:
     """Exit code 2, no traceback."""

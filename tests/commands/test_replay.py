@@ -29,13 +29,13 @@ def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def recording(*events: Event, seconds: int = 10) -> Recording:
     """So many seconds of readings and these events."""
-    records = tuple(Record(float(s), float(s), reading) for s in range(seconds) for reading in readings(s))  # type: ignore[arg-type]
+    records = tuple(Record(float(s), reading) for s in range(seconds) for reading in readings(s))  # type: ignore[arg-type]
     return Recording(session(), records, events)
 
 
 def event(at: float, kind: str, state: str = "hung") -> Event:
     """An event, with a verdict where its kind has one."""
-    return Event(at, at, kind, "text", verdict(state=state) if kind == "verdict" else None)
+    return Event(at, kind, "text", verdict(state=state) if kind == "verdict" else None)
 
 
 def test_the_last_verdict_on_the_living_job_counts() -> None:
@@ -58,7 +58,7 @@ def test_a_job_without_a_verdict_is_judged_just_before_its_end() -> None:
 
 def test_the_look_that_found_the_job_gone_is_not_a_living_moment() -> None:
     """The end of the root process is read before the outcome is written down."""
-    dead = Record(9.5, 9.5, ProcessEnded(pid=700, start_ticks=1))
+    dead = Record(9.5, ProcessEnded(pid=700, start_ticks=1))
     whole = recording(event(9.6, "outcome"))
 
     assert last_living_moment(replace(whole, records=(*whole.records, dead))) == 9

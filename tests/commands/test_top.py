@@ -158,7 +158,7 @@ def test_a_recording_that_grows_is_followed(tmp_path: Path) -> None:
     """New steps are on the screen as soon as they are written, also when a line comes in two pieces."""
     folder = simulated_hour.write(tmp_path / "session", 70.0)
     reading = Steps(pid=1000, tid=1000, count=987654, interval_seconds=(0.4,))
-    line = msgspec.json.encode(Record(70.5, simulated_hour.CREATED + 70.5, reading)) + b"\n"
+    line = msgspec.json.encode(Record(70.5, reading)) + b"\n"
     with terminal(tmp_path, 80, 24, "top", str(folder)) as window:
         window.until(lambda screen: screen[-1].startswith(KEYS))
         with (folder / "readings-0002.jsonl").open("ab", buffering=0) as file:
@@ -170,8 +170,8 @@ def test_a_recording_that_grows_is_followed(tmp_path: Path) -> None:
 def test_a_capture_that_somebody_else_has_begun_is_shown_until_it_is_done(tmp_path: Path) -> None:
     """By a rule, a signal or a command in another terminal: the recording says so, and a bar what of its usual time has passed."""
     folder = simulated_hour.write(tmp_path / "session", 70.0)
-    begun = Event(69.0, simulated_hour.CREATED + 69.0, CAPTURE_BEGUN, "torch capture, asked by a rule")
-    done = Event(79.0, simulated_hour.CREATED + 79.0, "capture", "torch: a window of 1.2 s brought window.json.gz")
+    begun = Event(69.0, CAPTURE_BEGUN, "torch capture, asked by a rule")
+    done = Event(79.0, "capture", "torch: a window of 1.2 s brought window.json.gz")
 
     def screen(seconds: float) -> str:
         stream = io.StringIO()
@@ -184,7 +184,8 @@ def test_a_capture_that_somebody_else_has_begun_is_shown_until_it_is_done(tmp_pa
     def written(event: Event) -> None:
         with (folder / "events.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(event) + b"\n")
-        os.utime(folder / "events.jsonl", (event.wall, event.wall))
+        now = simulated_hour.CREATED + event.at
+        os.utime(folder / "events.jsonl", (now, now))
 
     written(begun)
     at_work, left = screen(74.0), screen(174.0)
@@ -223,7 +224,7 @@ def test_a_recording_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Pa
     newer = tmp_path / "newer"
     shutil.copytree(session, newer)
     text = (newer / "session.json").read_text()
-    (newer / "session.json").write_text(text.replace("perfwatch.session/2", "perfwatch.session/9"))
+    (newer / "session.json").write_text(text.replace("perfwatch.session/3", "perfwatch.session/9"))
     done = in_process(str(newer))
 
     assert done.returncode == 2

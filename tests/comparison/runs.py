@@ -80,7 +80,7 @@ def _look(at: float, count: int, fresh: Sequence[float], waiting: float) -> list
 
 
 def _record(at: float, reading: Reading) -> Record:
-    return Record(at, at, reading)  # type: ignore[arg-type]
+    return Record(at, reading)  # type: ignore[arg-type]
 
 
 def keep(recording: Recording, folder: Path) -> Path:

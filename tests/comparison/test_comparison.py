@@ -148,8 +148,8 @@ def test_the_gate_cannot_tell_without_steps(b: Recording, says: str) -> None:
 def ended(intervals: list[float], exit_code: int | None = None, signal: int | None = None) -> Recording:
     """A run that then ended so."""
     whole, end = run(intervals), ProcessEnded(pid=TRAINER, start_ticks=1, exit_code=exit_code, signal=signal)
-    last = Record(whole.end + 1, whole.end + 1, end)
-    outcome = Event(last.at, last.at, "outcome", "as said")
+    last = Record(whole.end + 1, end)
+    outcome = Event(last.at, "outcome", "as said")
     return replace(whole, records=(*whole.records, last), events=(outcome,))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.daemon.sharing import ATTRIBUTE, share
+from perfwatch.recording.segments import READINGS, Segments
 
 READER = 1001
 
@@ -37,6 +38,21 @@ def test_folders_and_files_are_shared_and_hidden_ones_are_not(home: Path) -> Non
         "log": 0o640, ".daemon": 0o600, "session": 0o750, "session/events.jsonl": 0o640, "session/.reserve": 0o600
     }  # fmt: skip
     assert {path.stat().st_uid for path in home.rglob("*")} == {os.geteuid()}
+
+
+def test_a_segment_that_is_compressed_stays_shared(home: Path) -> None:
+    """A reader finds no moment in which it may not be read: it has all that the lines had before it replaces them."""
+    segments = Segments(home / "session", 2**20, lambda text: None)
+    segments.append(READINGS, b'{"at":1.0}\n')
+    share(str(home), READER)
+    os.utime(home / "session/readings-0001.jsonl", (1e9, 1e9))
+    before = (home / "session/readings-0001.jsonl").stat()
+    segments.close()
+    after = (home / "session/readings-0001.jsonl").stat()
+
+    assert after.st_ino != before.st_ino
+    assert (after.st_mode, after.st_mtime) == (before.st_mode, 1e9)
+    assert shared(home / "session/readings-0001.jsonl")
 
 
 def test_a_second_round_writes_nothing(home: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from perfwatch.verdict import OWNERS, STATES
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, until
+from tests.sessions import content_of
 
 pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 SECRETS = ("hunter2hunter2", "sk-abcdefghijklmnopqrstuvwxyz123456", "AKIAIOSFODNN7EXAMPLE", "ghp_0123456789abcdefghij")
@@ -235,7 +236,7 @@ def test_secrets_of_the_job_are_nowhere(job: StartJob, attach: Attach, tmp_path:
         [*PERFWATCH, "bundle", str(session), "--output", str(bundle)], capture_output=True, text=True, timeout=60
     )
     assert made.returncode == 0, made.stderr
-    texts = [answer.out, answer.err, *(file.read_text() for file in session.rglob("*") if file.is_file())]
+    texts = [answer.out, answer.err, *(content_of(file).decode() for file in session.rglob("*") if file.is_file())]
     with tarfile.open(bundle) as archive:
         files = [archive.extractfile(member) for member in archive if member.isfile()]
         texts += [file.read().decode() for file in files if file is not None]

@@ -44,7 +44,7 @@ def readings_in(session: Path) -> int:
 
 def behind(recording: Recording, ended: float) -> float:
     """Seconds between the last reading and this unix time."""
-    return ended - recording.records[-1].wall
+    return ended - (recording.session.created + recording.records[-1].at)
 
 
 def test_kill_9_of_everything_of_ours_costs_the_last_moment_at_most(job: StartJob, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _seen_from(record: Record, pid: int) -> Record:
     if not isinstance(record.reading, Communicator):
         return record
     members = tuple(msgspec.structs.replace(one, local=one.local and one.pid == pid) for one in record.reading.members)
-    return Record(record.at, record.wall, msgspec.structs.replace(record.reading, members=members))
+    return Record(record.at, msgspec.structs.replace(record.reading, members=members))
 
 
 def apart(recording: Recording, at: float) -> list[Part]:

@@ -210,7 +210,7 @@ def test_ranks_that_are_numbered_from_one_are_all_there() -> None:
         who = record.reading
         if not isinstance(who, Process) or who.rank is None:
             return record
-        return Record(record.at, record.wall, msgspec.structs.replace(who, rank=who.rank + 1))
+        return Record(record.at, msgspec.structs.replace(who, rank=who.rank + 1))
 
     parts = [
         Part(part.host, msgspec.structs.replace(part.view, records=tuple(map(later, part.view.records)),
@@ -264,7 +264,7 @@ def test_of_two_processes_with_one_rank_the_younger_counts_whatever_their_hosts_
         if not isinstance(reading, Process) or reading.age_seconds is None:
             return one
         age, began = reading.age_seconds + 7200.0, reading.start_ticks + ticks
-        return Record(one.at, one.wall, msgspec.structs.replace(reading, age_seconds=age, start_ticks=began))
+        return Record(one.at, msgspec.structs.replace(reading, age_seconds=age, start_ticks=began))
 
     view = msgspec.structs.replace(left.view, records=tuple(map(older, left.view.records)))
     verdict = judged([*parts, Part("node-left", view)])

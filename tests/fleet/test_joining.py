@@ -35,7 +35,7 @@ def answer(host: int, behind: int | None = STUCK, ranks: int = HOSTS * RANKS_A_H
 
 def with_answers(part: Part, host: int) -> Part:
     """A host whose RAS was asked three times."""
-    asked = tuple(Record(at, 0.0, answer(host)) for at in (3.0, 5.0, 7.0))
+    asked = tuple(Record(at, answer(host)) for at in (3.0, 5.0, 7.0))
     return Part(part.host, msgspec.structs.replace(part.view, records=(*part.view.records, *asked)))
 
 
@@ -66,7 +66,7 @@ def test_of_a_large_communicator_only_the_first_hosts_tell_of_all_members() -> N
     """A thousand hosts would tell each other's members a thousand times."""
     sizes = []
     for host in (0, 100):
-        history = History([Record(1.0, 0.0, answer(host, ranks=1024))], 2.0)
+        history = History([Record(1.0, answer(host, ranks=1024))], 2.0)
         (kept,), _ = compact(Case(history, session()))
         assert isinstance(kept.reading, Communicator)
         sizes.append(len(kept.reading.members))
@@ -85,7 +85,7 @@ def test_a_connection_between_two_hosts_leads_to_the_process_at_its_other_end() 
     for index, part in enumerate(simulated(2)):
         ends = ("10.0.0.1:4000", "10.0.0.2:5000") if index == 0 else ("10.0.0.2:5000", "10.0.0.1:4000")
         near = ("127.0.0.1:1", "127.0.0.1:2") if index == 0 else ("127.0.0.1:2", "127.0.0.1:1")
-        more = (Record(7.0, 0.0, waits(*ends)), Record(7.5, 0.0, waits(*near)))
+        more = (Record(7.0, waits(*ends)), Record(7.5, waits(*near)))
         parts.append(Part(part.host, msgspec.structs.replace(part.view, records=(*part.view.records, *more))))
     merged = merge(parts, session())
     far = [

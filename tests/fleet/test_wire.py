@@ -110,7 +110,7 @@ def test_ranks_and_times_that_cannot_be_are_refused() -> None:
         msgspec.structs.replace(view, identity=msgspec.structs.replace(view.identity, world_size=2**40)),
         msgspec.structs.replace(view, end=-5.0),
         msgspec.structs.replace(view, session=msgspec.structs.replace(view.session, created=-1e18)),
-        msgspec.structs.replace(view, records=(Record(0.0, 0.0, huge),)),
+        msgspec.structs.replace(view, records=(Record(0.0, huge),)),
     ):
         with pytest.raises(wire.Garbled):
             wire.read(wire.lines(snapshot(jobs=(wrong,)), NONCE), NONCE)

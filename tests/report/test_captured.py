@@ -18,7 +18,7 @@ from tests.sessions import session
 
 def story(facts: dict[str, Any]) -> Story:
     """Of a recording with one capture."""
-    return tell(Path("session"), Recording(session(), (), (Event(3.0, 3.0, "capture", "a window", None, facts),)), 4.0)
+    return tell(Path("session"), Recording(session(), (), (Event(3.0, "capture", "a window", None, facts),)), 4.0)
 
 
 def the_only(facts: dict[str, Any]) -> Captured:

@@ -114,7 +114,7 @@ def test_stacks_come_from_a_history_with_ranks_and_workers_told_apart() -> None:
         Stack(pid=11, tid=11, frames=loading(1, deep=True)),
         Stack(pid=20, tid=20, frames=ASLEEP),
     ]
-    history = History((Record(0.0, 0.0, reading) for reading in readings), 1.0)
+    history = History((Record(0.0, reading) for reading in readings), 1.0)
     found = newest(history, Case(history, session()).job, host="node-b")
 
     assert [(place.rank, place.role, place.host) for place, _ in found] == [

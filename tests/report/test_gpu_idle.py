@@ -28,10 +28,10 @@ LOOK_SECONDS = 0.11
 def simulated(phases: list[tuple[str, float, float]], seconds: float, gpm: bool = True) -> Iterator[Record]:
     """A loop of phases (where the thread is, for how long, how busy the card is then), as py-spy and the driver tell of it."""
     yield Record(
-        0.0, 0.0, r.Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=0)
+        0.0, r.Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True, rank=0)
     )
-    yield Record(0.0, 0.0, r.Gpu(uuid=UUID, index=0, name="NVIDIA H200"))
-    yield Record(0.0, 0.0, r.GpuBinding(pid=7, uuids=(UUID,), how="nvml", cuda=True))
+    yield Record(0.0, r.Gpu(uuid=UUID, index=0, name="NVIDIA H200"))
+    yield Record(0.0, r.GpuBinding(pid=7, uuids=(UUID,), how="nvml", cuda=True))
     chance = random.Random(4)
     length = sum(part for _, part, _ in phases)
 
@@ -61,7 +61,7 @@ def simulated(phases: list[tuple[str, float, float]], seconds: float, gpm: bool 
             if gpm
             else r.GpuSample(uuid=UUID, utilisation=busy)
         )
-        yield Record(ended, 0.0, reading)  # type: ignore[arg-type]
+        yield Record(ended, reading)  # type: ignore[arg-type]
         at = ended
 
 
@@ -70,7 +70,7 @@ def stack(run: list[tuple[float, str]]) -> Record:
     begun, ended = run[0][0], run[-1][0]
     frames = STACKS[run[0][1]]
     reading = r.Stack(pid=7, tid=7, frames=frames, samples=len(run), span_seconds=ended - begun)
-    return Record(ended, 0.0, reading)
+    return Record(ended, reading)
 
 
 def found(phases: list[tuple[str, float, float]], seconds: float = 30.0, gpm: bool = True) -> OffGpu:

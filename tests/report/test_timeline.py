@@ -17,7 +17,7 @@ WORKING = {"graphics": 0.8, "dram": 0.5, "tensor": 0.4}
 
 def history(*looks: tuple[float, r.Reading]) -> History:
     """Readings at their times."""
-    return History([Record(at, at, reading) for at, reading in looks], max(at for at, _ in looks))  # type: ignore[arg-type]
+    return History([Record(at, reading) for at, reading in looks], max(at for at, _ in looks))  # type: ignore[arg-type]
 
 
 def activity(at: float, **units: float) -> tuple[float, r.Reading]:

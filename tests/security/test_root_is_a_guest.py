@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, MALLORY, PERFWATCH, Popen, User, as_user
+from tests.sessions import content_of
 
 pytestmark = pytest.mark.live
 
@@ -134,7 +135,7 @@ def test_a_source_line_of_roots_file_is_not_read(
 
     answer = root_types("attach", str(job.pid), "--json", "--patience", "1")
 
-    recorded = b"".join(one.read_bytes() for one in (tmp_path / "sessions").rglob("*") if one.is_file())
+    recorded = b"".join(content_of(one) for one in (tmp_path / "sessions").rglob("*") if one.is_file())
     assert json.loads(answer.stdout)["wait_chain"][0]["pid"] == job.pid
     assert b"secret.py" in recorded
     assert b"INTERNAL_DB" not in recorded

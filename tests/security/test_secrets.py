@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User, as_user
+from tests.sessions import content_of
 
 pytestmark = pytest.mark.live
 
@@ -170,7 +171,7 @@ def test_no_argument_of_another_program_is_recorded(
     job = start_job(victim, f"{body}\nready(); time.sleep(1e6)")
     session = tmp_path / "session"
     said = root_types("attach", str(job.pid), "--json", "--session", str(session))
-    recorded = b"".join(path.read_bytes() for path in session.rglob("*") if path.is_file())
+    recorded = b"".join(content_of(path) for path in session.rglob("*") if path.is_file())
 
     assert b'"sh"' in recorded
     assert SECRET.encode() not in recorded

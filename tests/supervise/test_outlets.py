@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sessions import content_of
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 from tests.webhook import Webhook
 
@@ -52,7 +53,7 @@ def test_a_taken_port_and_a_webhook_that_hangs_do_not_concern_the_job(launch: La
 
     assert code == 3
     assert f"no metrics on 127.0.0.1:{port}: Address already in use" in said
-    assert not [path for path in (tmp_path / "s").iterdir() if b"SECRETpath" in path.read_bytes()]
+    assert not [path for path in (tmp_path / "s").iterdir() if b"SECRETpath" in content_of(path)]
 
 
 def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(

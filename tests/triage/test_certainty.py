@@ -94,7 +94,7 @@ def reads_an_empty_pipe(seconds: int = 90, each_seconds: float = 0.3) -> Recordi
     pipe = r.Descriptor(
         pid=100, fd=5, kind="pipe", target="pipe:[7]", inode=7, access="r", readers=(100,), writers=(100,)
     )
-    records = [Record(0.0, 0.0, process), Record(1.0, 1.0, pipe)]
+    records = [Record(0.0, process), Record(1.0, pipe)]
     for second in range(seconds):
         at, ago = float(second), second + 1.0
         task = r.Thread(
@@ -112,7 +112,7 @@ def reads_an_empty_pipe(seconds: int = 90, each_seconds: float = 0.3) -> Recordi
             pid=100, tid=100, count=30, step_ago_seconds=ago, interval_seconds=() if second else (each_seconds,) * 30
         )
         stack = r.Stack(pid=100, tid=100, thread="MainThread", frames=line, samples=20, span_seconds=0.9)
-        records += [Record(at, at, one) for one in (task, stack, steps)]
+        records += [Record(at, one) for one in (task, stack, steps)]
     session = Session(
         version="x",
         created=1e9,

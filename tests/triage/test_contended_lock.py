@@ -28,7 +28,7 @@ def told(case: Path, *busy: int, lines: bool = True, acquires: bool = False, rea
     kept = [one for one in recording.records if lines or not _is_inside(one.reading)]
     kept = [_by_acquire(one) if acquires else one for one in kept]
     kept += (
-        [Record(0.0, 0.0, SourceLine(file=frame.file, line=frame.line, text="decode()")) for frame in DECODES]
+        [Record(0.0, SourceLine(file=frame.file, line=frame.line, text="decode()")) for frame in DECODES]
         if read
         else []
     )
@@ -41,7 +41,7 @@ def told(case: Path, *busy: int, lines: bool = True, acquires: bool = False, rea
                 pid=pid, tid=tid, name="decoder", state="R", cpu_seconds=ran, run_seconds=ran, voluntary_switches=9
             )
             stack = Stack(pid=pid, tid=tid, frames=DECODES, samples=10, span_seconds=0.5, thread=f"decoder-{tid}")
-            kept += [Record(then, 0.0, thread), Record(then, 0.0, stack)]
+            kept += [Record(then, thread), Record(then, stack)]
     verdict = diagnose(replace(recording, records=tuple(sorted(kept, key=lambda one: one.at))), at)
     beside = [one for one in verdict.findings if one.cause == "contended_lock"]
     return verdict if verdict.cause == "contended_lock" else beside[0]

@@ -26,7 +26,6 @@ def test_three_cards_that_poll_may_talk_to_each_other_unless_nothing_is_sent(
     sums = tuple(
         Record(
             at,
-            at,
             Traffic(
                 pid=pid,
                 connections=6,

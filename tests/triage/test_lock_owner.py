@@ -28,7 +28,7 @@ def test_an_owner_that_computes_or_writes_will_let_the_lock_go(
     )
     others = tuple(one for one in recording.records if not is_usage(one, owner))
     looks = tuple(
-        Record(at - SECONDS * (1 - number), one.wall, usage(owner, cpu_seconds * number, written_bytes * number))
+        Record(at - SECONDS * (1 - number), usage(owner, cpu_seconds * number, written_bytes * number))
         for number, one in enumerate(recording.records[:2])
     )
 

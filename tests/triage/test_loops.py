@@ -23,7 +23,7 @@ def judged_with(outside: int) -> Verdict:
     recording, at = load_case(FILTERS), expected_of(FILTERS).at
     file = next(r.reading.file for r in recording.records if isinstance(r.reading, SourceLine))
     header = SourceLine(file=file, line=24, text="for review in self.stream():", calls=("self.stream",), loops=("for",))
-    changed, seen = [Record(at=0.2, wall=recording.records[0].wall, reading=header)], 0
+    changed, seen = [Record(at=0.2, reading=header)], 0
     for record in recording.records:
         names = [frame.function for frame in record.reading.frames] if isinstance(record.reading, Stack) else []
         if GENERATOR in names:

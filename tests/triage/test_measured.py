@@ -25,7 +25,7 @@ DEADLOCK = RECORDINGS / "deadlocked_locks" / "fires" / "deadlocked_locks"
 def test_a_job_that_ncu_measures_is_not_called_hung(kind: str, at_work: bool, ago_seconds: float, state: str) -> None:
     """Nor until it steps again, or for minutes; a window of torch's own profiler stops nobody."""
     recording, at = load_case(DEADLOCK), expected_of(DEADLOCK).at
-    window = Record(at=at - ago_seconds, wall=0.0, reading=CaptureWindow(kind=kind, at_work=at_work))
+    window = Record(at=at - ago_seconds, reading=CaptureWindow(kind=kind, at_work=at_work))
     verdict = diagnose(replace(recording, records=(window, *recording.records)), at)
 
     assert verdict.state == state

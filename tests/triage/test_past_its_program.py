@@ -27,7 +27,7 @@ def judged(*before: Stack, executable: str = "python3.11", script: str = "train.
         return msgspec.structs.replace(reading, executable=executable, command=(executable, script))
 
     records = tuple(msgspec.structs.replace(one, reading=started(one.reading)) for one in recording.records)
-    earlier = tuple(Record(-30.0, records[0].wall - 30.0, stack) for stack in before)
+    earlier = tuple(Record(-30.0, stack) for stack in before)
     return diagnose(replace(recording, records=earlier + records), at)
 
 

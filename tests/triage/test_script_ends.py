@@ -190,7 +190,7 @@ def test_a_program_that_leaves_with_a_bad_code_when_it_is_asked_to_end_has_not_c
         history.add(29.5, Traceback(pid=1, exception=words.split(":")[0], text=words))
     history.add(30.0, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
     history.at = 31.0
-    asked = () if asked_at is None else (Event(asked_at, 0.0, "signal", TERMINATES, None, {"signal": 2}),)
+    asked = () if asked_at is None else (Event(asked_at, "signal", TERMINATES, None, {"signal": 2}),)
     verdict = judge(Case(history, session(root_pids=(1,)), asked))
 
     assert (verdict.state, verdict.cause) == ("gone", cause)

@@ -15,7 +15,7 @@ def summary(torch_loaded: bool | None) -> str:
         pid=11, start_ticks=2, parent_pid=10, name="python", command=("python", "a.py"), python=True,
         torch_loaded=torch_loaded,
     )  # fmt: skip
-    history = History((Record(0.0, 0.0, one) for one in (shell, python)), 25.0)
+    history = History((Record(0.0, one) for one in (shell, python)), 25.0)
     return judge(Case(history, session(), ())).summary
 
 

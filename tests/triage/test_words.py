@@ -207,8 +207,8 @@ def test_a_thread_that_had_ended_while_the_job_went_on_is_not_blamed(seen_at: fl
     pid = recording.session.root_pids[0]
     frames = (Frame("warm_up", "/home/user/producer.py", 3),)
     more = (
-        Record(seen_at, 0.0, Stack(pid=pid, tid=999, thread="warm-up", frames=frames)),
-        Record(at, 0.0, Thread(pid=pid, tid=999, name="python", state="X", cpu_seconds=0.1)),
+        Record(seen_at, Stack(pid=pid, tid=999, thread="warm-up", frames=frames)),
+        Record(at, Thread(pid=pid, tid=999, name="python", state="X", cpu_seconds=0.1)),
     )
 
     verdict = diagnose(replace(recording, records=(*recording.records, *more)), at)

@@ -268,7 +268,7 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
 
 def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
     processes = [process for top in own for process in machine.below(top, tops)]
-    return read_job(History((Record(0.0, 0.0, process) for process in processes), 0.0))
+    return read_job(History((Record(0.0, process) for process in processes), 0.0))
 
 
 def _same(one: FoundJob, other: FoundJob) -> bool:

@@ -22,6 +22,7 @@ from typing import IO
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.recording.compression import is_compressed
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.redaction import redact_tree
@@ -31,7 +32,6 @@ from perfwatch_probes.bounds import ARCHIVE_HEADER_BYTES, MOST_MEMBERS, SESSION_
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
 LARGEST_UNPACKED_BYTES = SESSION_BYTES  # with what is passed over, and headers: to get past them they are unpacked
 _READ_AT_ONCE = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-GZIP = b"\x1f\x8b"  # RFC 1952
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
     Args:
         folder: the session.
         output: where the .tar.gz goes.
-        progress: called with bytes read so far and in all.
+        progress: called with the bytes of the files that are done, and of all.
 
     Raises:
         SessionUnreadable: not a session, or larger than any that perfwatch writes.
@@ -63,10 +63,11 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
             names.append(entry.name)
         elif not entry.name.startswith("."):  # those are the writer's own, of a session that is still written
             left_out.append(entry.name)
-    total = sum((folder / name).lstat().st_size for name in names)
+    sizes = {name: (folder / name).lstat().st_size for name in names}
+    total = sum(sizes.values())
     Room(folder).take(total)  # before anything is read
     room = Room(folder)
-    read = dropped = 0
+    done = dropped = 0
     with (
         gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -74,12 +75,12 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
         for name in names:
             with tempfile.TemporaryFile() as redacted:
                 for line in session_lines(folder / name, room):
-                    read += len(line)
                     try:
                         redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
                     except DAMAGED:
                         dropped += 1
-                    progress(read, total)
+                done += sizes[name]
+                progress(done, total)
                 archive.addfile(_header(f"{folder.name}/{name}", redacted.tell(), created), _rewound(redacted))
     return Bundled(tuple(names), tuple(left_out), dropped)
 
@@ -115,9 +116,7 @@ def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[
 
 def _plain(packed: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
     """An archive as it was before gzip; some browsers have unpacked it so far already."""
-    beginning = packed.read(len(GZIP))
-    packed.seek(0)
-    return gzip.GzipFile(fileobj=packed) if beginning == GZIP else packed
+    return gzip.GzipFile(fileobj=packed) if is_compressed(packed) else packed
 
 
 class _Signalled(BaseException):

@@ -43,13 +43,12 @@ TERMINATES = "asked to terminate"
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of ``readings`` or ``stacks``: seconds since the session began, unix time, and the reading.
+    """One line of ``readings`` or ``stacks``: seconds since the session began, and the reading.
 
     known_at: when it came to be known, in the same seconds, where that was later (a record of stacks is told when it is over).
     """
 
     at: float
-    wall: float
     reading: r.ANY_READING
     known_at: float = 0.0
 
@@ -62,7 +61,6 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     at: float
-    wall: float
     kind: str
     text: str
     verdict: Verdict | None = None
@@ -202,7 +200,7 @@ class Recorder:
     ) -> None:
         """Record something that was said or that happened to the job as a whole."""
         at = self._last_at = round(at, AT_DECIMALS)
-        event = Event(at, round(self.session.created + at, AT_DECIMALS), kind, text, verdict, facts or {})
+        event = Event(at, kind, text, verdict, facts or {})
         self._writer.put(EVENTS, msgspec.json.encode(redact_tree(msgspec.to_builtins(event))))
         self._writer.flush()
 
@@ -237,7 +235,7 @@ class Recorder:
     def _record(self, at: float, reading: r.Reading, known_at: float) -> Record:
         # Not ``known_at`` itself: a default is left out of the line only where it is the very object.
         later = (known_at,) if known_at else ()
-        return Record(at, round(self.session.created + at, AT_DECIMALS), reading, *later)  # type: ignore[arg-type]
+        return Record(at, reading, *later)  # type: ignore[arg-type]
 
     def _say_what_was_shed(self, at: float) -> None:
         for text in self._writer.sayings():
@@ -254,7 +252,6 @@ class _StoredRecord(msgspec.Struct, frozen=True):
     """A ``Record`` as it is on disk. stack: the number of its frames in the file; None where the reading has them itself."""
 
     at: float
-    wall: float
     reading: r.ANY_READING
     known_at: float = 0.0
     stack: int | None = None
@@ -278,7 +275,7 @@ def parse_record(line: bytes, stacks: StackTable, room: Room) -> Record | None:
         stacks.define(line)
         return None
     stored = _RECORD.decode(line)
-    _check_times(stored.at, stored.wall, stored.known_at)
+    _check_times(stored.at, stored.known_at)
     check_numbers(line)
     reading = stored.reading
     check_ranks(reading)
@@ -289,13 +286,13 @@ def parse_record(line: bytes, stacks: StackTable, room: Room) -> Record | None:
             frames = stacks.stack(stored.stack)
             room.take_frames(len(frames))
         msgspec.structs.force_setattr(reading, "frames", frames)  # made a moment ago, and known to no one else
-    return Record(stored.at, stored.wall, reading, stored.known_at)
+    return Record(stored.at, reading, stored.known_at)
 
 
 def parse_event(line: bytes) -> Event:
     """One line of ``events.jsonl``. Raises what ``DAMAGED`` names."""
     event = _EVENT.decode(line)
-    _check_times(event.at, event.wall)
+    _check_times(event.at)
     check_numbers(line, nested=True)
     return event
 
@@ -308,9 +305,9 @@ def check_ranks(reading: r.Reading) -> None:
             raise Implausible(f"process {reading.pid} has a rank or a world size beyond {bounds.MOST_RANKS}")
 
 
-def _check_times(at: float, wall: float, known_at: float = 0.0) -> None:
+def _check_times(at: float, known_at: float = 0.0) -> None:
     longest = bounds.LONGEST_SESSION_SECONDS
-    if not (abs(at) < longest and abs(known_at) < longest and abs(wall) < bounds.LATEST_CREATED + longest):
+    if not (abs(at) < longest and abs(known_at) < longest):
         raise Implausible(f"at {at:g} s: no session is that long")
 
 

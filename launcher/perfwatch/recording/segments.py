@@ -1,7 +1,8 @@
 """The files of a session, as its writer process keeps them: appended to, cut into segments, thinned when over budget.
 
-``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. When the budget is exceeded the oldest
-segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
+``readings-0001.jsonl``, ``stacks-0001.jsonl`` ... and one ``events.jsonl``. A segment that is full, or of a session that ends, is
+compressed (``perfwatch.recording.compression``); where the disk has no room for that, when there is. When the budget is exceeded
+the oldest segment that no verdict has pinned is thinned (the last reading of each entity per ten seconds), then stripped to what
 stays true (who the processes are, how they ended), then removed. The last half hour is the black box: it is kept whole
 for as long as anything older can be given up, and where it alone exceeds the budget, as much of it as half the budget
 holds. An incident pins it. A little room of the disk is set aside: when the disk is full, ``session.json`` and the verdicts still fit.
@@ -11,34 +12,45 @@ This file may block or fail at any line: it runs in a process of its own (``perf
 
 import contextlib
 import errno
+import io
 import math
 import os
-from collections.abc import Callable
+import shutil
+import zlib
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from perfwatch.recording.compression import compress, is_compressed, plain, plain_size
 from perfwatch.recording.session import PRIVATE_FILE
 from perfwatch.recording.stack_tables import DEFINITION, StackNumbers, whole_lines
 from perfwatch.recording.thinning import FULL, STRIPPED, THINNED, at_of, kept, newest, without_verdict
 from perfwatch.recording.unnamed import replacement, unnamed
+from perfwatch_probes.bounds import MOST_FILES, SESSION_BYTES
 
 READINGS, STACKS, EVENTS = "readings", "stacks", "events"
 BLACK_BOX_SECONDS = 1800.0
 LOOSE, BLACK_BOX, EVIDENCE = 0, 1, 2  # how firmly a segment is pinned
-SEGMENT_BYTES = 8 * 2**20
+SEGMENT_BYTES = 2 * 2**20  # compressed in 15 ms; a session that is killed leaves so much of each stream as it is
 SEGMENTS_IN_BUDGET = 16  # small budgets get small segments, so that something can be given up before all is
+MOST_LINES_BYTES = SESSION_BYTES // 4  # before compression; readers, which load all of it, accept four times as much
+MOST_SEGMENTS = MOST_FILES // 2  # and twice as many files
 RESERVE_BYTES = 64 * 1024  # a verdict has about 3 KiB
 RESERVE_STEP_BYTES = 4096  # a block of most file systems
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Segment:
+    """A file of a stream. size: on disk. lines_bytes: before compression."""
+
     def __init__(self, name: str, first_at: float) -> None:
-        self.name, self.first_at, self.size, self.level, self.pinned = name, first_at, 0, FULL, LOOSE
+        self.name, self.first_at, self.level, self.pinned = name, first_at, FULL, LOOSE
+        self.size = self.lines_bytes = 0
+        self.compressed = False
 
 
 class Segments:
-    """Appends lines to the files of ``folder`` and keeps their sum within ``budget_bytes``.
+    """Appends lines to the files of ``folder`` and keeps their sum within ``budget_bytes``, and their lines within ``MOST_LINES_BYTES``.
 
     ``say`` is told, in a sentence, whatever was given up.
     """
@@ -50,6 +62,7 @@ class Segments:
         self._segment_bytes = min(SEGMENT_BYTES, max(4096, budget_bytes // SEGMENTS_IN_BUDGET))
         self._events_bytes = budget_bytes // 8
         self._segments: list[_Segment] = []  # oldest first
+        self._total = 0  # what they take of the budget
         self._open: dict[str, tuple[int, _Segment]] = {}
         self._numbers = {READINGS: 0, STACKS: 0}
         self._stacks = StackNumbers()  # of the open segment of stacks
@@ -75,7 +88,7 @@ class Segments:
         if self._undescribed is not None:  # there is room again
             with contextlib.suppress(OSError):
                 self.describe(self._undescribed)
-        if self.total_bytes() > self._budget:
+        if self._is_over():
             self._shrink(at_of(line))
 
     def _described(self, session: bytes) -> None:
@@ -92,10 +105,14 @@ class Segments:
         except OSError:
             self._stacks.forget()
             raise
-        segment.size += len(data)
-        if stream != EVENTS and segment.size >= self._segment_bytes:
+        if stream == EVENTS:
+            segment.size += len(data)
+            return
+        self._resize(segment, segment.size + len(data), segment.lines_bytes + len(data))
+        if segment.size >= self._segment_bytes:
             os.close(descriptor)
             del self._open[stream]
+            self._compress()
 
     def pin(self, first_at: float, last_at: float, incident: bool = False) -> None:
         """Protect every segment that overlaps this time, and of an ``incident`` the half hour before it.
@@ -108,21 +125,38 @@ class Segments:
             elif incident and segment.first_at <= last_at and end >= first_at - BLACK_BOX_SECONDS:
                 segment.pinned = max(segment.pinned, BLACK_BOX)
         pinned = sorted((one for one in self._segments if one.pinned), key=lambda one: (one.pinned, one.first_at))
-        while len(pinned) > 1 and sum(segment.size for segment in pinned) > self._budget // 2:
+        while len(pinned) > 1 and sum(map(self._taken, pinned)) > self._budget // 2:
             pinned[0].pinned = LOOSE
             self._say(f"the pins of verdicts fill half of the disk budget: {pinned.pop(0).name} may be thinned now")
 
     def total_bytes(self) -> int:
-        """Size of everything that counts against the budget."""
+        """What all of it takes of the budget."""
         events = self._open.get(EVENTS)
-        return sum(segment.size for segment in self._segments) + (events[1].size if events else 0)
+        return self._total + (events[1].size if events else 0)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close what is open, and compress it."""
         for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
         self._released()
+        self._compress()
+
+    def _taken(self, segment: _Segment) -> int:
+        """What a segment takes of the budget: its size on disk, or its part of the lines that a session may have if that is more."""
+        return max(segment.size, segment.lines_bytes * self._budget // MOST_LINES_BYTES)
+
+    def _resize(self, segment: _Segment, size: int, lines_bytes: int) -> None:
+        self._total -= self._taken(segment)
+        segment.size, segment.lines_bytes = size, lines_bytes
+        self._total += self._taken(segment)
+
+    def _compress(self) -> None:
+        """Compress what is complete. Where the disk has no room for that, it is tried again when the next segment is."""
+        being_written = [segment for _, segment in self._open.values()]
+        for segment in self._segments:
+            if not segment.compressed and segment not in being_written:
+                self._rewritten(segment, segment.level)
 
     def _set_aside(self) -> None:
         """Reserve half of what the disk has left, and no more than a few verdicts need."""
@@ -171,9 +205,9 @@ class Segments:
         for path in self._folder.glob("*-[0-9]*.jsonl"):
             stream, _, number = path.stem.partition("-")
             if stream in self._numbers and number.isdecimal() and path.is_file() and not path.is_symlink():
-                segment = _Segment(path.name, _first_at(path))
-                segment.size = path.stat().st_size
+                segment, size, lines_bytes = _adopted(path)
                 self._segments.append(segment)
+                self._resize(segment, size, lines_bytes)
                 self._numbers[stream] = max(self._numbers[stream], int(number))
         # Not by when they were last written: thinning writes the oldest last. One of which nothing is left is at 0.0.
         self._segments.sort(key=lambda segment: (segment.first_at, segment.name))
@@ -206,33 +240,40 @@ class Segments:
         return found
 
     def _victim(self, now: float) -> _Segment | None:
-        """What is given up next; min() keeps the oldest of equals."""
+        """What is given up next; min() and max() keep the oldest of equals."""
         being_written = [segment for _, segment in self._open.values()]
         ends = {id(segment): end for segment, end in self._with_ends()}
         free = [segment for segment in self._segments if not segment.pinned and segment not in being_written]
+        if len(self._segments) > MOST_SEGMENTS:
+            return max(free, key=lambda segment: segment.level, default=None)
         old = [segment for segment in free if ends[id(segment)] < now - BLACK_BOX_SECONDS]
         if old or not free:
             return min(old, key=lambda segment: segment.level, default=None)
-        whole = sum(segment.size for segment in self._segments if segment.level == FULL)
+        whole = sum(self._taken(segment) for segment in self._segments if segment.level == FULL)
         worn = [segment for segment in free if segment.level != FULL]
         if worn and whole <= self._budget // 2:
             return min(worn, key=lambda segment: segment.level)
         return min(free, key=lambda segment: segment.level)
 
+    def _is_over(self) -> bool:
+        return self.total_bytes() > self._budget or len(self._segments) > MOST_SEGMENTS
+
     def _shrink(self, now: float) -> None:
-        while self.total_bytes() > self._budget:
+        while self._is_over():
             victim = self._victim(now)
             if victim is None:
                 return
-            before = victim.size
-            if victim.level < STRIPPED and self._rewritten(victim):
+            before, thinner = self._taken(victim), victim.level + 1
+            few = len(self._segments) <= MOST_SEGMENTS
+            if few and thinner <= STRIPPED and self._rewritten(victim, thinner) and victim.lines_bytes:
                 how = "thinned" if victim.level == THINNED else "stripped to who was who"
             else:
                 (self._folder / victim.name).unlink(missing_ok=True)
                 self._segments.remove(victim)
-                victim.size, how = 0, "removed"
+                self._resize(victim, 0, 0)
+                how = "removed"
             self._say(
-                f"disk budget of {self._budget} bytes: {victim.name} {how}, {before - victim.size} bytes given up"
+                f"disk budget of {self._budget} bytes: {victim.name} {how}, {before - self._taken(victim)} bytes given up"
             )
 
     def _with_fewer_events(self, line: bytes) -> tuple[int, _Segment]:
@@ -254,17 +295,25 @@ class Segments:
             raise OSError(27, "the events have used their eighth of the disk budget")
         return descriptor, segment
 
-    def _rewritten(self, segment: _Segment) -> bool:
-        """Thin a segment by one level more; False when the disk has no room even for that."""
-        segment.level += 1
+    def _rewritten(self, segment: _Segment, level: int) -> bool:
+        """Write a segment anew, thinned to this level and compressed; False when the disk has no room even for that."""
         path = self._folder / segment.name
         try:
-            with path.open("rb") as lines, replacement(path) as descriptor:
-                with os.fdopen(descriptor, "wb", closefd=False) as output:
-                    output.writelines(map(StackNumbers().stored, kept(whole_lines(lines), segment.level)))
-                segment.size = os.fstat(descriptor).st_size
-        except OSError:
+            with path.open("rb") as file, replacement(path) as descriptor:
+                lines: Iterable[bytes] = plain(file)
+                if level != FULL:
+                    lines = map(StackNumbers().stored, kept(whole_lines(lines), level))
+                lines_bytes = compress(lines, descriptor)
+                shutil.copystat(
+                    path, f"/proc/self/fd/{descriptor}"
+                )  # who may read it, and when its last line was written
+                # Begins to write it to the disk, and waits for nothing: some file systems know a new name sooner than the content.
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                size = os.fstat(descriptor).st_size
+        except (OSError, zlib.error):
             return False
+        segment.level, segment.compressed = level, True
+        self._resize(segment, size, lines_bytes)
         return True
 
 
@@ -287,8 +336,18 @@ def _write_whole(descriptor: int, line: bytes, end: int) -> None:
         raise
 
 
-def _first_at(path: Path) -> float:
+def _adopted(path: Path) -> tuple[_Segment, int, int]:
+    """A segment that a writer before us has left, its size on disk and that of its lines."""
+    with path.open("rb") as file:
+        size, lines_bytes = os.fstat(file.fileno()).st_size, plain_size(file)
+        segment = _Segment(path.name, 0.0)
+        segment.compressed = is_compressed(file)
+        with contextlib.suppress(zlib.error):  # one that is damaged counts as the oldest
+            segment.first_at = _first_at(plain(file))
+    return segment, size, lines_bytes
+
+
+def _first_at(lines: io.BufferedReader) -> float:
     """When the first reading of a segment was made; the stack that it names is defined before it."""
-    with path.open("rb") as lines:
-        line = lines.readline(2**20)
-        return at_of(lines.readline(2**20) if line.startswith(DEFINITION) else line)
+    line = lines.readline(2**20)
+    return at_of(lines.readline(2**20) if line.startswith(DEFINITION) else line)

@@ -16,7 +16,9 @@ from perfwatch.processes.own_folders import is_ours, make_own_folder
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.probe import Unavailable
 
-SCHEMA = "perfwatch.session/2"  # 1: every stack with its frames in full; still read
+SCHEMA = (
+    "perfwatch.session/3"  # 1: every stack with its frames in full, 2: no segment is compressed; both are still read
+)
 SNAPSHOT = "snapshot"  # the mode of a look that another host asked for
 LONGEST_SESSION_BYTES = 2**20
 SHARED_DISK = "/var/tmp"  # outlives a restart, and every user may write there

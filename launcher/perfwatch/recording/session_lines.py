@@ -6,10 +6,12 @@ megabytes may hold a million objects.
 
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.recording.compression import plain
 from perfwatch_probes import bounds
 
 LONGEST_LINE_BYTES = 4 * 2**20  # a stack of a thousand frames is 0.1 MB; more is not ours
@@ -56,7 +58,9 @@ class Room:
 
 
 def session_lines(path: Path, room: Room, longest: int = LONGEST_LINE_BYTES) -> Iterator[bytes]:
-    """Lines of a regular file; an over-long one comes cut, and so as damaged.
+    """Lines of a regular file, compressed or not; an over-long one comes cut, and so as damaged.
+
+    Behind the lines of a compressed file that is damaged comes an empty one, which is damaged too.
 
     Raises:
         OSError: a FIFO, a link, or a file that is not there.
@@ -66,10 +70,14 @@ def session_lines(path: Path, room: Room, longest: int = LONGEST_LINE_BYTES) -> 
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(22, "not a regular file", str(path))
-        while line := file.readline(longest):
-            room.take(len(line))
-            room.take_line(line)
-            yield line
-            while len(line) >= longest and not line.endswith(b"\n"):
-                line = file.readline(longest)
+        content = plain(file, room.take)
+        try:
+            while line := content.readline(longest):
                 room.take(len(line))
+                room.take_line(line)
+                yield line
+                while len(line) >= longest and not line.endswith(b"\n"):
+                    line = content.readline(longest)
+                    room.take(len(line))
+        except zlib.error:
+            yield b""

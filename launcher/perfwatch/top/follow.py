@@ -1,10 +1,13 @@
 """Follow a recording while it is written: what is new since the last read, and all of it as a history."""
 
+import io
 import os
 import stat
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfwatch.recording.compression import is_compressed, plain
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import Event, load_session, parse_event, parse_record
 from perfwatch.recording.segments import EVENTS, READINGS, STACKS
@@ -20,17 +23,34 @@ REMEMBER_SECONDS = 600.0  # as the watcher itself does; counters and marks of be
 STALE_SECONDS = 20.0  # a calm watcher writes every second, and one whose disk is slow every few
 AHEAD_SECONDS = 2.0  # the present is the newest line, plus what a looking watcher may be late
 
-MOST_READ_BYTES = 64 * 2**20  # of a file in one look: segments have 8 MiB
+MOST_READ_BYTES = 64 * 2**20  # of a file in one look: segments have 2 MiB, those of earlier versions 8
+MOST_EXPANDED_BYTES = 16 * 2**20  # of a compressed one, which is read as a whole
+PART_BYTES = 2**16
 
 
 @dataclass
 class _Read:
-    """How far one file was read; ``rest``: the beginning of a line that is not finished; ``stacks``: that it has defined."""
+    """How far one file was read.
+
+    stacks: what it has defined. offset: in its lines, compressed or not. crc: of the lines up to there. rest: the beginning of a
+    line that is not finished. complete: it is compressed, nothing is added.
+    """
 
     inode: int
     stacks: StackTable
     offset: int = 0
+    crc: int = 0
     rest: bytes = b""
+    complete: bool = False
+
+    def take(self, fresh: bytes) -> list[bytes]:
+        """The lines that what was read next makes whole."""
+        self.offset += len(fresh)
+        self.crc = zlib.crc32(fresh, self.crc)
+        *lines, self.rest = (self.rest + fresh).split(b"\n")
+        if len(self.rest) > LONGEST_LINE_BYTES:
+            self.rest = b""
+        return lines
 
 
 class Follower:
@@ -129,26 +149,38 @@ class Follower:
                 state = os.fstat(descriptor)
                 if not stat.S_ISREG(state.st_mode):
                     return state.st_mtime, []
-                before = self._files.get(name)
-                if before is not None and (before.inode != state.st_ino or state.st_size < before.offset):
+                reached = self._files.setdefault(name, _Read(state.st_ino, StackTable(self._shared)))
+                if reached.complete and reached.inode == state.st_ino:
+                    return state.st_mtime, []
+                if is_compressed(file):
+                    return state.st_mtime, self._compressed(reached, file, room)
+                if reached.inode != state.st_ino or state.st_size < reached.offset:
                     # Thinned to keep within the budget. No reading in it is new; an event is, for which room was made.
                     seen = 0 if name.startswith(EVENTS) else state.st_size
-                    self._files[name] = _Read(state.st_ino, StackTable(self._shared), seen)
-                reached = self._files.setdefault(name, _Read(state.st_ino, StackTable(self._shared)))
+                    reached = self._files[name] = _Read(state.st_ino, StackTable(self._shared), seen)
                 file.seek(reached.offset)
                 size = min(state.st_size - reached.offset, MOST_READ_BYTES)
                 room.take(size)
-                fresh = file.read(size)
-                data = reached.rest + fresh
-                reached.offset += len(fresh)
-                *lines, reached.rest = data.split(b"\n")
-                if len(reached.rest) > LONGEST_LINE_BYTES:
-                    reached.rest = b""
-                return state.st_mtime, lines
+                return state.st_mtime, reached.take(file.read(size))
         except PermissionError:
             raise
         except OSError:
             return 0.0, []
+
+    def _compressed(self, reached: _Read, file: io.BufferedReader, room: Room) -> list[bytes]:
+        """What is new in a file that is complete: what lies behind the lines that were read, and nothing where it was thinned."""
+        reached.inode, reached.complete = os.fstat(file.fileno()).st_ino, True
+        content, data = plain(file, room.take), bytearray()
+        try:
+            while part := content.read1(PART_BYTES):
+                room.take(len(part))
+                data += part
+                if len(data) > MOST_EXPANDED_BYTES:
+                    raise zlib.error("no segment is as long")
+        except zlib.error:
+            self.skipped += 1
+        seen = memoryview(data)[: reached.offset]
+        return reached.take(bytes(data[reached.offset :])) if zlib.crc32(seen) == reached.crc else []
 
     def _take(self, name: str, line: bytes, room: Room) -> bool:
         """Whether a line brings anything new."""

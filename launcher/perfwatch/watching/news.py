@@ -92,7 +92,7 @@ class Teller:
         self._told_at = at
         self._feared = "hung" in (verdict.state, verdict.suspect.state if verdict.suspect is not None else "")
         self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
-        self.events.append(Event(at, self._session.created + at, kind, text, verdict))
+        self.events.append(Event(at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began
         if self._sink is not None:
             self._sink.event(at, kind, text, verdict)

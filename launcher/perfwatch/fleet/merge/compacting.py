@@ -173,7 +173,7 @@ def _extremes(first: dict[Any, Record], newest: dict[Any, Record], counted: list
             continue
         yield began
         rest = samples - began.reading.samples  # type: ignore[union-attr]
-        yield Record(last.at, 0.0, msgspec.structs.replace(last.reading, samples=rest))
+        yield Record(last.at, msgspec.structs.replace(last.reading, samples=rest))
 
 
 def _much(case: Case, pid: int) -> Iterator[Record]:
@@ -248,7 +248,7 @@ def _busy(look: r.GpuSample | r.GpuActivity) -> float:
 
 
 def _record(seen: Seen[Any], reading: Any = None) -> Record:
-    return Record(round(seen.at, 4), 0.0, seen.reading if reading is None else reading)
+    return Record(round(seen.at, 4), seen.reading if reading is None else reading)
 
 
 def _within(records: list[Record], most_bytes: int) -> tuple[tuple[Record, ...], int]:

@@ -165,7 +165,7 @@ def merge(parts: Sequence[Part], session: Session) -> Merged:
                 reading = msgspec.structs.replace(reading, interface=f"{reading.interface}@{part.host}")
             if isinstance(reading, r.Communicator):
                 reading = own_members(reading, base, members)
-            records.append(Record(round(record.at + end - view.end, 4), 0.0, reading))
+            records.append(Record(round(record.at + end - view.end, 4), reading))
     records.sort(key=lambda record: record.at)
     return Merged(
         session=msgspec.structs.replace(session, root_pids=tuple(roots)),
