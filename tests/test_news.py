@@ -142,8 +142,9 @@ def test_corrections_of_one_hang_become_rarer() -> None:
     told: list[News] = []
     teller = Teller(session(), None, told.append)
     for at in range(24 * 3600):
-        cause = ("endless_python", "stalled_collective")[at // 60 % 2]
-        teller.tell(said("hung", cause, frame="negative (mining.py:15)"), float(at))
+        teller.tell(
+            said("hung", ("endless_python", "stalled_collective")[at // 60 % 2], frame="f (a.py:15)"), float(at)
+        )
 
     assert len(told) == 5
 
