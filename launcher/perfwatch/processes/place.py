@@ -140,10 +140,7 @@ def enter(
 
 def roots(folder: Path) -> Iterator[Root]:
     """The live roots in a place."""
-    for path in _some(folder, "root-", MOST_ROOTS):
-        root = _root(path)
-        if root is not None:
-            yield root
+    yield from filter(None, map(_root, _some(folder, "root-", MOST_ROOTS)))
 
 
 def _root(path: Path) -> Root | None:
@@ -153,8 +150,9 @@ def _root(path: Path) -> Root | None:
         root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    ticks = start_ticks(root.pid)
-    return root if ticks == root.start_ticks or (ticks is None and _is_there(root.pid)) else None
+    if not _is_there(root.pid):
+        return None
+    return root if start_ticks(root.pid) in (root.start_ticks, None) else None  # None: it cannot be read now
 
 
 def _is_there(pid: int) -> bool:
