@@ -1,5 +1,6 @@
 """What every test may use: the root of the repository, guests, a webhook. Which tests are pure, and which come first."""
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -21,7 +22,14 @@ hypothesis.settings.load_profile("untimed")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-LONGEST = ("captures", "end_to_end", "security")
+# The workers leave no CPU idle: a command at low priority would starve beside the tests that compute.
+os.environ.setdefault("PERFWATCH_NICE", "0")
+
+LONGEST_FILES = (
+    "torch_live root_is_a_guest job_forms attach_targets ncu_live under_slurm attach_surroundings spawned_workers bounds over_ssh "
+    "over_kubectl by_rule torch_late attach_armed ranks"
+).split()
+LONGEST = ("captures", "end_to_end", "security", "fleet")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,12 +50,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that is not live as pure. Workers take the folders with the longest tests first."""
+    """Mark every test that is not live as pure. Workers take the longest files first, then the folders with the longest tests."""
     for item in items:
         if item.get_closest_marker("live") is None:
             item.add_marker(pytest.mark.pure)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+        turns = {f"test_{name}": number for number, name in enumerate(LONGEST_FILES)}
+        items.sort(key=lambda item: (turns.get(item.path.stem, len(turns)), item.path.parent.name not in LONGEST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

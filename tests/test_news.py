@@ -2,7 +2,9 @@
 
 import pytest
 
-from perfwatch.verdict import Culprit, Finding, Suspect, Verdict
+from perfwatch.processes.channel import Channel
+from perfwatch.run.voice import Voice
+from perfwatch.verdict import Culprit, Finding, Link, Suspect, Verdict
 from perfwatch.watching.news import News, Teller
 from tests.sessions import session, verdict
 
@@ -88,15 +90,63 @@ def test_the_same_verdict_is_told_once() -> None:
     assert [one.at for one in told] == [1.0]
 
 
-def test_a_hang_at_one_place_is_told_once_whatever_rule_explains_it() -> None:
-    """And again, when it is another place."""
+@pytest.mark.parametrize(
+    ("found", "reported"),
+    [
+        # Rank 1 was sampled before rank 0: its line is better explained a moment later.
+        ({1.0: "endless_python", 2.0: "stalled_collective", 7.0: "stalled_collective"}, {1.0, 7.0}),
+        # Two rules alternate, and none of their turns is long.
+        ({1.0: "endless_python", 2.0: "stalled_collective", 5.0: "endless_python", 6.0: "stalled_collective"}, {1.0}),
+        # What cannot be seen for a moment does not end a turn.
+        ({1.0: "endless_python", 2.0: "stalled_collective", 4.0: None, 7.0: "stalled_collective"}, {1.0, 7.0}),
+        # The first cause returns: it must stand twice as long as the first correction.
+        (
+            {
+                1.0: "endless_python",
+                **dict.fromkeys((2.0, 7.0), "stalled_collective"),
+                **dict.fromkeys((10.0, 15.0, 19.0), "endless_python"),
+            },
+            {1.0, 7.0, 19.0},
+        ),
+        # A name at last, and none after one.
+        ({1.0: "unknown", 2.0: "stalled_collective"}, {1.0, 2.0}),
+        ({1.0: "stalled_collective", 2.0: "unknown", 60.0: "unknown"}, {1.0}),
+    ],
+)
+def test_the_cause_of_a_hang_is_corrected_when_another_one_stands(
+    found: dict[float, str | None], reported: set[float]
+) -> None:
+    """All of one line. The correction says which cause it replaces."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at, cause in found.items():
+        teller.tell(said("hung" if cause else "inconclusive", cause, frame="negative (mining.py:15)"), at)
+    causes = [one.verdict.cause for one in told if one.verdict]
+
+    assert {one.at for one in told} == reported
+    assert [one.verdict.supersedes for one in told if one.verdict] == [None, *causes[:-1]]
+
+
+def test_a_hang_at_another_place_is_reported_at_once() -> None:
+    """Its cause is another one, and so is its line."""
     told: list[News] = []
     teller = Teller(session(), None, told.append)
     teller.tell(said("hung", "endless_python", frame="negative (mining.py:15)"), 1.0)
-    teller.tell(said("hung", "stalled_collective", frame="negative (mining.py:16)"), 2.0)
-    teller.tell(said("hung", "stalled_collective", frame="read (store.py:9)"), 3.0)
+    teller.tell(said("hung", "stalled_collective", frame="read (store.py:9)"), 2.0)
 
-    assert [one.at for one in told] == [1.0, 3.0]
+    assert [one.at for one in told] == [1.0, 2.0]
+
+
+def test_corrections_of_one_hang_become_rarer() -> None:
+    """Two rules that alternate for a day, a minute each, are reported a few times."""
+    told: list[News] = []
+    teller = Teller(session(), None, told.append)
+    for at in range(24 * 3600):
+        teller.tell(
+            said("hung", ("endless_python", "stalled_collective")[at // 60 % 2], frame="f (a.py:15)"), float(at)
+        )
+
+    assert len(told) == 5
 
 
 def test_slowness_that_comes_and_goes_is_told_once_and_taken_back_when_it_has_stayed_away() -> None:
@@ -169,3 +219,45 @@ def test_a_verdict_says_which_cause_it_replaces() -> None:
     superseded = [one.verdict.supersedes for one in told if one.verdict is not None]
 
     assert superseded == [None, "synchronising", "endless_python", "balanced", None]
+
+
+def works(rank: int, at: str, silent_seconds: float | None = 25.0) -> Verdict:
+    """Rank 1 waits, for itself or for another one."""
+    return verdict(
+        state="busy",
+        cause="waiting_on_work",
+        silent_seconds=silent_seconds,
+        culprits=(Culprit(pid=700 + rank, rank=rank, frame=at),),
+        wait_chain=(Link(pid=701, rank=1, waits_for="barrier"),),
+    )
+
+
+def heard(*verdicts: Verdict) -> list[int]:
+    """Which of them were said."""
+    here, there = Channel.pair()
+    voice = Voice(here)
+    found = []
+    for number, one in enumerate(verdicts):
+        voice.news(News("verdict", float(number), one.summary, one))
+        found += [number] if there.receive() else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("busy", "is_said"),
+    [
+        (works(0, "score (train.py:7)"), True),
+        (works(1, "score (train.py:7)"), False),  # threads of its own
+        (works(0, "build (train.py:9)", silent_seconds=None), False),  # nobody knows that they have waited for long
+    ],
+)
+def test_work_is_said_where_other_ranks_wait_for_it(busy: Verdict, is_said: bool) -> None:
+    """Who watches the terminal would otherwise see nothing move."""
+    assert bool(heard(busy)) == is_said
+
+
+def test_work_that_comes_back_is_said_once() -> None:
+    """An evaluation after each epoch, but not another kind of work."""
+    evaluation, export = works(0, "score (train.py:7)"), works(0, "export (train.py:9)")
+
+    assert heard(evaluation, evaluation, works(0, "score (train.py:8)"), export) == [0, 3]

@@ -11,9 +11,11 @@ import pytest
 from perfwatch.captures.capture import Request, Subject
 from perfwatch.captures.kineto_link import Asking
 from perfwatch.captures.torch_files import TraceFolder
+from perfwatch.captures.torch_profiler import unequal
 from perfwatch.captures.torch_window import TorchWindow
 from perfwatch.errors import CaptureFailed
 from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.readings import TorchTrace
 from tests.captures.stages import scene, subject
 from tests.captures.windows import RecordedWindow
 from tests.probes.test_steps import page
@@ -120,3 +122,21 @@ def test_steps_whose_pace_has_just_changed_are_recorded_by_time(tmp_path: Path) 
         recorded.record(stage.subjects)
 
     assert recorded.notes == ["steps have just changed their pace: recorded 2 s instead"]
+
+
+def traces(*steps: int) -> list[TorchTrace]:
+    """One of each rank."""
+    return [TorchTrace(pid=100 + rank, rank=rank, window_seconds=1.0, steps=count) for rank, count in enumerate(steps)]
+
+
+def test_ranks_whose_windows_ended_late_are_told() -> None:
+    """Seen on two cores: the thread that ends a window came 5 steps late in one rank, 16 in the other."""
+    (note,) = unequal(traces(10, 21), 5)
+
+    assert note.startswith("the ranks recorded 10 to 21 steps, not 5:")
+
+
+@pytest.mark.parametrize(("steps", "asked"), [((5, 5), 5), ((6, 6), 5), ((7,), 5), ((10, 21), None), ((4, 5), 5)])
+def test_nothing_is_said_where_traces_are_alike(steps: tuple[int, ...], asked: int | None) -> None:
+    """As many in each, one rank alone, a window of time; too few is another matter."""
+    assert unequal(traces(*steps), asked) == []

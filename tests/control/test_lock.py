@@ -175,6 +175,17 @@ def test_leaving_does_not_wait_for_another_launcher(tmp_path: Path) -> None:
     assert (other.folder / "root-1").exists()
 
 
+@pytest.mark.live
+def test_leaving_keeps_the_root_of_a_process_that_runs(tmp_path: Path) -> None:
+    """A watcher whose launcher was killed may leave before it is killed itself: the job goes on, and its steps are still found."""
+    place = enter({}, (tmp_path,))
+    place.register(os.getpid())
+    place.leave()
+
+    assert [root.pid for root in roots(place.folder)] == [os.getpid()]
+    assert folder_of(os.getpid(), tmp_path) == place.folder
+
+
 @pytest.fixture
 def left_by_the_dead(tmp_path: Path) -> Path:
     """The place of a launcher that was killed a minute ago."""

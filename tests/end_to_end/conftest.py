@@ -19,7 +19,9 @@ from perfwatch.processes.place import start_ticks
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.process import tree
 
-PATIENCE_SECONDS = 60.0  # a deadline for broken code, never a wait
+PATIENCE_SECONDS = (
+    180.0  # a deadline for broken code, never a wait: a job that imports torch is hung after 60 s on a crowded machine
+)
 PERFWATCH = (sys.executable, "-m", "perfwatch")
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
 TRAINER = Path(__file__).parent / "trainer.py"

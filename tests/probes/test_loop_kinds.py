@@ -2,6 +2,7 @@
 
 import pytest
 
+from perfwatch_probes.readings import DROPPED, FILLED
 from perfwatch_probes.source import describe
 
 
@@ -144,3 +145,104 @@ def test_a_loop_that_calls_a_method_of_what_it_tests_fills_it_perhaps(loop: str,
 def test_a_loop_that_changes_nothing_only_tests_what_others_change(loop: str, only: bool) -> None:
     """It rests, tells, or gives up, and does nothing else."""
     assert describe(loop, "/app/train.py", 2).only_tests is only
+
+
+FLAGGED = """\
+for x in loader:
+    loss = model(x)
+    if train:
+        loss.backward()
+        optimizer.step()
+"""
+ACCUMULATED = """\
+for number, x in enumerate(loader):
+    loss = model(x)
+    loss.backward()
+    if number == last or number > 3:
+        optimizer.step()
+"""
+COUNTED = """\
+while True:
+    if batch is None:
+        continue
+    loss = model(x)
+    loss.backward(); done += 1
+    if done < self.rounds:
+        continue
+    optimizer.step()
+"""
+GUARDED = """\
+for x in loader:
+    loss = model(x)
+    if not torch.isfinite(loss):
+        continue
+    with autocast():
+        if loss < limit:
+            loss.backward()
+    if self.every.due(x):
+        optimizer.step()
+"""
+PLAIN = """\
+for x in loader:
+    def closure():
+        if train:
+            model(x).backward()
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "passes_if", "steps_if"),
+    [
+        (FLAGGED, 2, ("flag",), ("flag",)),
+        (FLAGGED, 4, (), ()),  # who stands at it has passed the test
+        (ACCUMULATED, 2, (), ("count",)),
+        (COUNTED, 4, (), ("count",)),
+        (GUARDED, 2, ("finite", "value"), ("finite", "value")),
+        (PLAIN, 5, (), ()),
+    ],
+)
+def test_the_tests_between_a_line_and_what_it_makes_are_told_by_their_kind(
+    program: str, line: int, passes_if: tuple[str, ...], steps_if: tuple[str, ...]
+) -> None:
+    """A flag, a count, whether something is finite, another value."""
+    found = describe(program, "/t.py", line)
+
+    assert (found.passes_if, found.steps_if) == (passes_if, steps_if)
+
+
+LOOP = """\
+for step in range(steps):
+    loss = model(x)
+    {line}
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "result"),
+    [
+        ("pending.result()", "loss.backward()", DROPPED),
+        ("if pending is not None: pending.result()", "loss.backward()", DROPPED),
+        ("buf = free.get()", "buf[0].copy_(loss); full.put(buf)", FILLED),
+        ("buf = free.get()", "buf.loss[step] = loss; full.put(buf)", FILLED),
+        ("batch = ready.get()", "loss = model(batch)", ""),
+        ("batch = ready.get()", "batch.x.add_(1); loss = model(batch)", ""),
+        ("batch = ready.get()", "slot.copy_(batch)", ""),
+        ("batch = ready.get()", "x, y = batch", ""),
+        ("batch = ready.get()", "for one in batch: model(one)", ""),
+        ("batch = ready.get()", "loss = model(batch['x'])", ""),
+        ("batch = ready.get()", "batch.pin_memory()", ""),
+        ("x, y = ready.get()", "pass", ""),
+        ("self.batch = ready.get()", "pass", ""),
+        ("count += 1", "pass", ""),
+    ],
+)
+def test_what_a_loop_does_with_what_a_line_gets_is_read_from_its_text(line: str, after: str, result: str) -> None:
+    """A value is used as soon as any reading of its name does anything but write into it or hand it on."""
+    assert describe(LOOP.format(line=line, after=after), "/j/train.py", 3).result == result
+
+
+def test_outside_of_a_loop_nothing_is_known() -> None:
+    """A function may return what it gets to whoever called it."""
+    assert describe("def take():\n    queue.get()\n", "/j/train.py", 2).result == ""

@@ -33,8 +33,9 @@ def last_line(*command: str, **environment: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _usual_priority() -> None:
-    """The tests compare with nice 0."""
+def _usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests compare with nice 0, and nobody has asked for a priority."""
+    monkeypatch.delenv("PERFWATCH_NICE")
     if os.getpriority(os.PRIO_PROCESS, 0) != 0 or os.sched_getscheduler(0) != os.SCHED_OTHER:
         pytest.skip("the tests run at another priority than a user's shell")
 

@@ -91,10 +91,13 @@ class Place:
     def leave(self, patience_seconds: float = 0.0) -> None:
         """Take our root back, and the folder with it when no process of the job uses it any more.
 
+        The root stays while its process runs: the launcher was killed, or its watcher failed, and the job can still be found.
+
         Args:
             patience_seconds: how long what outlives its rank is waited for; another launcher is not, for it leaves later.
         """
-        _remove_file(self.folder / self.name)
+        if _root(self.folder / self.name) is None:
+            _remove_file(self.folder / self.name)
         if self._root_lock >= 0:
             os.close(self._root_lock)
             self._root_lock = -1
@@ -137,15 +140,24 @@ def enter(
 
 def roots(folder: Path) -> Iterator[Root]:
     """The live roots in a place."""
-    for path in _some(folder, "root-", MOST_ROOTS):
-        try:
-            facts = json.loads(tail(path, LONGEST_ROOT_BYTES))
-            root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
-            live = start_ticks(root.pid) == root.start_ticks
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue  # its launcher has not started the process yet, or this is no file of a launcher
-        if live:
-            yield root
+    yield from filter(None, map(_root, _some(folder, "root-", MOST_ROOTS)))
+
+
+def _root(path: Path) -> Root | None:
+    """The root that a file names; None if its process has ended or has not started, or this is no file of a launcher."""
+    try:
+        facts = json.loads(tail(path, LONGEST_ROOT_BYTES))
+        root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if not _is_there(root.pid):
+        return None
+    return root if start_ticks(root.pid) in (root.start_ticks, None) else None  # None: it cannot be read now
+
+
+def _is_there(pid: int) -> bool:
+    """True if a process has this pid. Unlike ``start_ticks``, this needs no helper, which may be late or gone."""
+    return os.path.exists(f"/proc/{pid}")
 
 
 def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
@@ -251,7 +263,7 @@ def locked(descriptor: int) -> bool:
 def _in_use(folder: Path) -> bool:
     """Whether a launcher or a watcher of this place lives, or a process that they started or that counted steps or will write here."""
     counted = (int(path.name[6:]) for path in folder.glob("steps-*") if path.name[6:].isdecimal())
-    return _held(folder) or _awaited(folder) or any(roots(folder)) or any(start_ticks(pid) for pid in counted)
+    return _held(folder) or _awaited(folder) or any(roots(folder)) or any(map(_is_there, counted))
 
 
 def _held(folder: Path) -> bool:

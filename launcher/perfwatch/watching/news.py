@@ -8,7 +8,7 @@ import msgspec
 from perfwatch.recording.recording import Event, Sink
 from perfwatch.recording.session import Session
 from perfwatch.verdict import Suspect, Verdict
-from perfwatch.watching.told_slow import ToldSlow
+from perfwatch.watching.reported import ReportedHang, ToldSlow
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
 SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
@@ -43,10 +43,9 @@ class Teller:
         self.events: list[Event] = []
         self.state = ""  # of the last verdict that was told
         self._cause: str | None = None
-        self._told_of: tuple[int, str] | None = None
         self._told_at = 0.0
         self._feared = False  # whether a hang was told, or suspected: then a job that is slow moves again, too
-        self._slow = ToldSlow()
+        self._hung, self._slow = ReportedHang(), ToldSlow()
         self._session = session
         self._sink = sink
         self._on_news = on_news
@@ -64,12 +63,13 @@ class Teller:
                 stands until there is another one, however much some thread moves: the job may only be ending.
         """
         self._slow.see(verdict, at)
+        self._hung.see(verdict, at)
         if (verdict.state, verdict.cause) == (self.state, self._cause) or self._is_told_soon(verdict):
             return
         if self.state == "slow" and self._still_slow(verdict, at):
             return
-        if verdict.state == self.state == "hung" and _blamed(verdict) == self._told_of:
-            return  # two rules that name the same line take turns
+        if verdict.state == self.state == "hung" and not self._hung.is_news(verdict, at):
+            return
         if self.state == "hung" and verdict.state in STEPPING and (since_step_seconds or 0.0) > at - self._told_at:
             return
         kind, text = "verdict", verdict.summary
@@ -89,9 +89,13 @@ class Teller:
             self._slow.tell(verdict.cause)
         elif verdict.state != "inconclusive":
             self._slow.clear()
+        if verdict.state == "hung":
+            self._hung.report(verdict)
+        else:
+            self._hung = ReportedHang()
         self._told_at = at
         self._feared = "hung" in (verdict.state, verdict.suspect.state if verdict.suspect is not None else "")
-        self.state, self._cause, self._told_of = verdict.state, verdict.cause, _blamed(verdict)
+        self.state, self._cause = verdict.state, verdict.cause
         self.events.append(Event(at, kind, text, verdict))
         del self.events[1:-MOST_EVENTS]  # the first one says when it began
         if self._sink is not None:
@@ -108,12 +112,6 @@ class Teller:
     def _is_told_soon(self, verdict: Verdict) -> bool:
         """Whether a run seems to have ended and nobody can say how: its launcher is about to."""
         return verdict.state == "gone" and verdict.confidence < SURE_END and self._session.mode == "run"
-
-
-def _blamed(verdict: Verdict) -> tuple[int, str] | None:
-    """The process and the function that are named first; None where none is."""
-    first = verdict.culprits[0] if verdict.culprits else None
-    return (first.pid, first.frame.partition(" ")[0]) if first is not None and first.frame else None
 
 
 def _since(late_seconds: float) -> str:
