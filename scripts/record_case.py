@@ -91,7 +91,7 @@ def _missing() -> list[tuple[Drill, str]]:
     """
     drills = choose([], []).drills
     wanted = []
-    for cause, state in ((rule.CAUSE.name, rule.CAUSE.state) for rule in RULES):
+    for cause, state in ((rule.cause.name, rule.cause.state) for rule in RULES):
         own = [drill for drill in drills if drill.causes[:1] == (cause,)]
         faults = {drill.lookalike_of for drill in own}
         alike = [drill for drill in drills if drill.lookalike_of == cause and cause not in drill.causes]

@@ -1,8 +1,6 @@
 """Nothing is half added: rules, drills and commands are in their catalogues, with what proves them."""
 
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 import pytest
 
@@ -13,14 +11,14 @@ from perfwatch.drills.drill import STRENGTHS, Drill
 from perfwatch.gauntlet.needs import NEEDS
 from perfwatch.gauntlet.recorded import SUFFIX
 from perfwatch.gauntlet.score import PATIENCE_CLASSES
+from perfwatch.report.explanation import page
 from perfwatch.triage.rule import Rule
-from perfwatch.triage.rules import RULES
+from perfwatch.triage.rules import MODULES, RULES
 from perfwatch.verdict import OWNERS, STATES
 from tests.recorded import RECORDINGS
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
-CAUSES = [rule.CAUSE.name for rule in RULES]
-FILES = [cast(ModuleType, rule).__name__.rpartition(".")[2] for rule in RULES]
+CAUSES = [rule.cause.name for rule in RULES]
 
 
 def stems(folder: Path) -> set[str]:
@@ -28,16 +26,20 @@ def stems(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
 
-def test_every_rule_file_is_in_the_catalogue_under_its_own_name(repository: Path) -> None:
-    """File, catalogue entry and cause share one word; add a new rule to RULES."""
-    assert set(FILES) == stems(repository / "launcher" / "perfwatch" / "triage" / "rules")
-    assert FILES == CAUSES
+def test_every_rule_module_is_in_the_catalogue(repository: Path) -> None:
+    """And each of its rules has a place in the precedence, and a page."""
+    folder = repository / "launcher" / "perfwatch" / "triage"
+    names = {module.__name__.rpartition(".")[2] for module in MODULES}
+
+    assert names == stems(folder / "rules")
+    assert set(CAUSES) == {rule.cause.name for module in MODULES for rule in module.RULES}
+    assert set(CAUSES) == {page.stem for page in (folder / "explain").glob("*.md")}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=CAUSES)
 def test_every_rule_explains_itself(rule: Rule) -> None:
-    """``perfwatch explain`` prints the docstring, which has the four headings in order."""
-    text = rule.__doc__ or ""
+    """``perfwatch explain`` prints its page, which has the four headings in order."""
+    text = page(rule.cause.name)
     places = [text.find(heading) for heading in HEADINGS]
 
     assert -1 not in places, f"missing: {HEADINGS[places.index(-1)]}"
@@ -47,7 +49,7 @@ def test_every_rule_explains_itself(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=CAUSES)
 def test_every_cause_belongs_to_a_known_state_and_owner(rule: Rule) -> None:
     """States and owners are a closed list: other programs read them."""
-    cause = rule.CAUSE
+    cause = rule.cause
 
     assert cause.state in STATES
     assert cause.owner in OWNERS
@@ -114,7 +116,7 @@ def test_no_drill_name_is_there_twice() -> None:
     assert len(set(names)) == len(names)
 
 
-ACCUSATIONS = [rule.CAUSE.name for rule in RULES if rule.CAUSE.state in ("hung", "slow")]
+ACCUSATIONS = [rule.cause.name for rule in RULES if rule.cause.state in ("hung", "slow")]
 
 
 @pytest.mark.parametrize("cause", [cause for cause in ACCUSATIONS if cause not in SIMULATED])

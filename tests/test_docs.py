@@ -17,6 +17,7 @@ from perfwatch.commands import COMMANDS
 from perfwatch.errors import EXIT_CODES
 from perfwatch.exporters.families import families
 from perfwatch.exporters.snapshot import NodeSnapshot
+from perfwatch.report.explanation import sentence
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 
@@ -115,23 +116,23 @@ def test_every_command_is_in_the_readme(readme: str, name: str) -> None:
     assert re.search(rf"\bperfwatch {name}\b", readme)
 
 
-@pytest.mark.parametrize("cause", [name for rule in RULES for name in (rule.CAUSE.name, *rule.CAUSE.also)])
+@pytest.mark.parametrize("cause", [name for rule in RULES for name in (rule.cause.name, *rule.cause.also)])
 def test_every_cause_is_documented(causes: str, cause: str) -> None:
     """The word of the verdict can be searched for."""
     assert f"`{cause}`" in causes
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule.CAUSE.name for rule in RULES])
+@pytest.mark.parametrize("rule", RULES, ids=[rule.cause.name for rule in RULES])
 def test_the_table_says_of_a_cause_what_explain_says(causes: str, rule: Rule) -> None:
     """Its first sentence, but for the state, under whose heading it stands."""
-    sentence = (rule.__doc__ or "").partition("\n\n")[0].removeprefix("Busy: ").removeprefix("Healthy: ")
+    said = sentence(rule.cause.name).removeprefix("Busy: ").removeprefix("Healthy: ")
 
-    assert f"| `{rule.CAUSE.name}` | {sentence} |" in causes
+    assert f"| `{rule.cause.name}` | {said} |" in causes
 
 
 def test_the_readme_counts_the_causes(readme: str) -> None:
     """As many as the catalogue has."""
-    count = sum(1 + len(rule.CAUSE.also) for rule in RULES)
+    count = sum(1 + len(rule.cause.also) for rule in RULES)
 
     assert f"[{count} causes](launcher/perfwatch/triage/README.md#causes)" in readme
 

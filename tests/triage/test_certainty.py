@@ -10,6 +10,7 @@ from perfwatch.recording.recording import Record, Recording
 from perfwatch.recording.session import Machine, Session
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding, Verdict
 from perfwatch_probes import readings as r
@@ -190,7 +191,6 @@ class Says:
     """A rule that always says the same."""
 
     finding: Finding
-    CAUSE = RULES[0].CAUSE
 
     def judge(self, case: Case) -> Finding:
         """Whatever was seen."""
@@ -199,7 +199,7 @@ class Says:
 
 def told(training: Training, cause: str) -> Verdict:
     """The verdict on a job of which one rule has said its cause."""
-    return judge(training.case(), [Says(finding(cause))])
+    return judge(training.case(), [Rule(RULES[0].cause, Says(finding(cause)).judge)])
 
 
 def trace(**says: Any) -> TorchTrace:

@@ -162,8 +162,8 @@ class Says:
     """A rule that always finds one thing about a worker of the first rank."""
 
     def __init__(self, cause: str, confidence: float, worker: int = WORKER) -> None:
-        self.CAUSE = next(rule.CAUSE for rule in RULES if cause == rule.CAUSE.name)
-        self._found = Finding(cause=cause, state=self.CAUSE.state, summary="", confidence=confidence,
+        self.cause = next(rule.cause for rule in RULES if cause == rule.cause.name)
+        self._found = Finding(cause=cause, state=self.cause.state, summary="", confidence=confidence,
                               culprits=(Culprit(pid=FIRST, rank=0, worker_pid=worker),))  # fmt: skip
 
     def judge(self, case: Case) -> Finding:

@@ -13,7 +13,7 @@ from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.graph.decide import states_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.history import History
-from perfwatch.triage.rules import RULES, unknown
+from perfwatch.triage.rules import RULES
 from perfwatch_probes.readings import Descriptor, Process, ProcessUsage, Reading
 from tests.recorded import RECORDINGS, load_case
 
@@ -82,7 +82,7 @@ def test_a_handler_of_a_signal_may_release_it() -> None:
 def test_a_name_that_is_only_suspected_is_given_once_the_wait_is_settled() -> None:
     """The rule alone would wait for the whole hang timeout."""
     recording, at = load_case(NAMED), 20.0
-    alone = tuple(rule for rule in RULES if rule is not unknown)
+    alone = tuple(rule for rule in RULES if rule.cause.name != "unknown")
     before, now = diagnose(recording.until(at), at, alone), diagnose(recording.until(at), at)
 
     assert before.suspect is not None

@@ -1,4 +1,4 @@
-"""``perfwatch explain``: what a verdict means, from the rule's own documentation."""
+"""``perfwatch explain``: what a verdict means, from the page of its cause."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import typer
 def _causes(incomplete: str) -> list[str]:
     from perfwatch.triage.rules import RULES
 
-    return [name for rule in RULES for name in (rule.CAUSE.name, *rule.CAUSE.also) if name.startswith(incomplete)]
+    return [name for rule in RULES for name in (rule.cause.name, *rule.cause.also) if name.startswith(incomplete)]
 
 
 def explain(
@@ -33,22 +33,21 @@ def explain(
     import shutil
 
     from perfwatch.errors import UsageError
-    from perfwatch.report.explanation import entry, fitted
+    from perfwatch.report.explanation import entry, fitted, page, sentence
     from perfwatch.triage.rules import RULES
 
     width = min(100, shutil.get_terminal_size().columns)  # longer lines are hard to read
-    rules = {rule.CAUSE.name: rule for rule in RULES}
+    rules = {rule.cause.name: rule for rule in RULES}
     wanted = (cause or "").strip().lower().replace("-", "_").replace(" ", "_")
-    states = dict.fromkeys(rule.CAUSE.state for rule in RULES)
+    states = dict.fromkeys(rule.cause.state for rule in RULES)
     if cause is None or wanted in states:
         for state in states if cause is None else (wanted,):
             typer.echo(f"{state}:")
             for name, rule in rules.items():
-                if rule.CAUSE.state == state:
-                    first_line = (rule.__doc__ or "").strip().partition("\n")[0]
-                    typer.echo(entry(name, first_line, max(map(len, rules)), width))
+                if rule.cause.state == state:
+                    typer.echo(entry(name, sentence(name), max(map(len, rules)), width))
         return
-    rules |= {form: rule for rule in RULES for form in rule.CAUSE.also}
+    rules |= {form: rule for rule in RULES for form in rule.cause.also}
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
         raise UsageError(
@@ -57,6 +56,6 @@ def explain(
         )
     rule = rules[wanted]
     typer.echo(
-        f"{rule.CAUSE.name} ({rule.CAUSE.state}; who usually has to act: {rule.CAUSE.owner.replace('_', ' ')})\n"
+        f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n"
     )
-    typer.echo(fitted(rule.__doc__ or "not documented", width))
+    typer.echo(fitted(page(rule.cause.name), width))

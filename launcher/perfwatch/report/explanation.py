@@ -1,32 +1,53 @@
-"""A rule's documentation on a terminal: the same words, in lines that fit."""
+"""The page of a cause on a terminal: the same words, in lines that fit."""
 
-import inspect
 import textwrap
+from importlib.resources import files
+
+LIST = "- "
 
 
-def fitted(documentation: str, width: int) -> str:
-    """Paragraphs filled to ``width`` columns; headings, indentation and list items (``- ``) stay. Literals have single quotes."""
-    lines: list[str] = []
-    for line in inspect.cleandoc(documentation).replace("``", "`").splitlines():
-        follows = bool(lines) and bool(lines[-1]) and _indent(lines[-1]) == _indent(line)
-        if line and follows and not line.lstrip().startswith("- "):
-            lines[-1] += " " + line.strip()
+def page(cause: str) -> str:
+    """What ``perfwatch explain`` says of a cause: Markdown with a title, a sentence, and sections."""
+    return (files("perfwatch.triage") / "explain" / f"{cause}.md").read_text(encoding="utf-8")
+
+
+def sentence(cause: str) -> str:
+    """What a cause means, in one sentence."""
+    return page(cause).split("\n\n")[1].replace("\n", " ")
+
+
+def fitted(text: str, width: int) -> str:
+    """Markdown without its title, for a terminal: headings bare, paragraphs below them indented and filled to ``width`` columns."""
+    blocks = text.partition("\n\n")[2].strip().split("\n\n")
+    shown = [_block(block, width, "  " if n else "") for n, block in enumerate(blocks)]
+    return "\n".join(
+        f"\n{one}" if n and block.startswith("#") else one
+        for n, (one, block) in enumerate(zip(shown, blocks, strict=True))
+    )
+
+
+def _block(block: str, width: int, indent: str) -> str:
+    if block.startswith("#"):
+        return block.lstrip("# ")
+    items: list[str] = []
+    for line in block.splitlines():
+        if items and not line.startswith(LIST):
+            items[-1] += f" {line.strip()}"
         else:
-            lines.append(line)
-    return "\n".join(_filled(line, width) for line in lines)
+            items.append(line.strip())
+    return "\n".join(
+        textwrap.fill(
+            one,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + " " * len(LIST) * one.startswith(LIST),
+            break_long_words=False,
+        )
+        for one in items
+    )
 
 
 def entry(name: str, text: str, column: int, width: int) -> str:
     """One line of a list, ``name`` and what it is; what does not fit goes on below the text."""
     first = f"  {name:<{column}} "
     return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first))
-
-
-def _filled(line: str, width: int) -> str:
-    indent = _indent(line)
-    hanging = indent + ("  " if line.lstrip().startswith("- ") else "")
-    return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=hanging, break_long_words=False)
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]

@@ -74,7 +74,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
                 outcome = msgspec.structs.replace(outcome, next=_possible(case, outcome.next))
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
-                Missing(witness=f"rule {rule.CAUSE.name}", reason=f"failed: {type(error).__name__}: {error}")
+                Missing(witness=f"rule {rule.cause.name}", reason=f"failed: {type(error).__name__}: {error}")
             )
             continue
         if isinstance(outcome, Finding):

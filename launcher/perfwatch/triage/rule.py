@@ -1,12 +1,11 @@
-"""What a rule is: one file, one cause, one function from a case to an outcome.
+"""What a rule is: a cause, and one function from a case to an outcome.
 
-A rule module has a docstring with fixed headings (``perfwatch explain`` prints it), a ``CAUSE`` and a ``judge``. It sees the
-case and nothing else: no clock, no file, no process. It returns a Finding when it recognises its cause, an Abstention when
-it might apply but lacks a witness, and None when the cause is not there.
+``judge`` sees the case and nothing else: no clock, no file, no process. It returns a Finding when it recognises its cause, an
+Abstention when it might apply but lacks a reading, and None when the cause is not there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from perfwatch.triage.case import Case
 from perfwatch.verdict import Outcome
@@ -24,12 +23,9 @@ class Cause:
     also: tuple[str, ...] = ()  # words of its own for forms of it, which a verdict may name
 
 
-class Rule(Protocol):
-    """A rule module, as the catalogue sees it."""
+@dataclass(frozen=True)
+class Rule:
+    """One cause and how it is recognised. ``explain/CAUSE.md`` says it to users."""
 
-    __doc__: str | None
-    CAUSE: Cause
-
-    def judge(self, case: Case) -> Outcome:
-        """Look at the case once."""
-        ...
+    cause: Cause
+    judge: Callable[[Case], Outcome]

@@ -50,13 +50,13 @@ class _SaidByHosts:
     """The rule that takes the word of the hosts for it: the cause that most of them name, with the surest of them as witness."""
 
     def __init__(self, parts: Sequence[Part], state: str, agreed: bool = True) -> None:
-        self.CAUSE = Cause("said_by_hosts", state, "unknown", ())
+        self.cause = Cause("said_by_hosts", state, "unknown", ())
         self._parts = parts
         self._agreed = agreed and state in AGREED
 
     def judge(self, case: Case) -> Outcome:
         """Fires when hosts are sure of this state of their own part."""
-        state = self.CAUSE.state
+        state = self.cause.state
         said = [(part.host, part.view.verdict) for part in self._parts]
         named = [(h, v) for h, v in said if v.state == state and v.cause and v.confidence >= SURE]
         if not named or (self._agreed and len(named) < len(said)):
@@ -81,17 +81,14 @@ class _SaidByHosts:
         )
 
 
-class _Across:
+def _across(rule: Rule) -> Rule:
     """A rule that compares ranks: what it finds is behind whatever a single host sees in its own part."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.CAUSE = rule.CAUSE
-        self._rule = rule
-
-    def judge(self, case: Case) -> Outcome:
-        """As the rule itself, but for the weight."""
-        found = self._rule.judge(case)
+    def judge(case: Case) -> Outcome:
+        found = rule.judge(case)
         return msgspec.structs.replace(found, lost_share=1.0) if isinstance(found, Finding) else found
+
+    return Rule(rule.cause, judge)
 
 
 class _OwnWord:
@@ -100,7 +97,7 @@ class _OwnWord:
     Each has judged with everything that it read, and what it sent is less.
     """
 
-    CAUSE = Cause("own_word", "slow", "unknown", ())
+    cause = Cause("own_word", "slow", "unknown", ())
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -126,7 +123,7 @@ def judge_hosts(
         complete: whether these are all hosts of the job.
     """
     case = Case(History(merged.records, merged.end), merged.session)
-    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete, AS_OWNER))))
+    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete, AS_OWNER).rule)))
     present = set(merged.present)
     verdict = msgspec.structs.replace(
         _bounded(verdict),
@@ -178,17 +175,23 @@ def _links(chain: Sequence[Link]) -> tuple[Link, ...]:
     return tuple(found[:MOST_LINKS])
 
 
+def _as_rule(one: _SaidByHosts | _OwnWord) -> Rule:
+    return Rule(one.cause, one.judge)
+
+
 def _rules(parts: Sequence[Part], absent: Rule) -> tuple[Rule, ...]:
     """Those that judge readings of processes and cards; of a job that goes on, what the hosts say of their own comes first."""
-    asked = [rule for rule in RULES if not set(rule.CAUSE.needs) & set(OF_THE_MACHINE)]
-    across = [rule for rule in asked if rule.CAUSE.name in ACROSS_RANKS]
+    asked = [rule for rule in RULES if not set(rule.cause.needs) & set(OF_THE_MACHINE)]
+    across = [rule for rule in asked if rule.cause.name in ACROSS_RANKS]
     rules: list[Rule] = []
     for state in ("gone", "hung", "busy", "slow", "healthy"):
-        rules += [_SaidByHosts(parts, state)] if state == "gone" else []  # the kernel's log and the limits stay there
+        rules += (
+            [_as_rule(_SaidByHosts(parts, state))] if state == "gone" else []
+        )  # the kernel's log and the limits stay there
         rules += [absent] if state == "hung" else []
-        rules += [rule for rule in asked if rule.CAUSE.state == state and rule not in across]
-        rules += [*map(_Across, across), _OwnWord(parts)] if state == "hung" else []
-        rules += [_SaidByHosts(parts, state)] if state in GOING_ON else []
+        rules += [rule for rule in asked if rule.cause.state == state and rule not in across]
+        rules += [*map(_across, across), _as_rule(_OwnWord(parts))] if state == "hung" else []
+        rules += [_as_rule(_SaidByHosts(parts, state))] if state in GOING_ON else []
     return tuple(rules)
 
 

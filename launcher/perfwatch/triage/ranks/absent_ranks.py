@@ -17,6 +17,7 @@ from perfwatch.triage.hang import hung
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import stalled_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.verdict import Abstention, Alternative, Culprit, Missing, Outcome
@@ -73,24 +74,27 @@ class AbsentRanks:
         advice: how every process of a host can be looked at.
     """
 
-    CAUSE = stalled_collective.CAUSE
-
     def __init__(self, reports: Sequence[AskedHost], complete: bool = False, advice: str = "") -> None:
         self._reports = reports
         self._complete = complete
         self._advice = advice
 
-    def judge(self, case: Case) -> Outcome:
+    @property
+    def rule(self) -> Rule:
+        """As the catalogue has it."""
+        return Rule(stalled_collective.CAUSE, self._judge)
+
+    def _judge(self, case: Case) -> Outcome:
         """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
         absent = case.job.absent
         waiting = [chain for chain in case.still_chains if chain.end.kind in WAITS]
         if not absent or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None
         if unclear := [report.host for report in self._reports if report.unclear]:
-            return Abstention(cause=self.CAUSE.name, missing=(_unlooked(absent, unclear, self._advice),))
+            return Abstention(cause=stalled_collective.CAUSE.name, missing=(_unlooked(absent, unclear, self._advice),))
         where = self._where(len(absent))
         if where is None:
-            return Abstention(cause=self.CAUSE.name, missing=(_nowhere(absent),))
+            return Abstention(cause=stalled_collective.CAUSE.name, missing=(_nowhere(absent),))
         return self._finding(case, waiting, absent, where)
 
     def _where(self, absent: int) -> _Where | None:
@@ -121,7 +125,7 @@ class AbsentRanks:
         victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
         found = hung(
             case,
-            self.CAUSE.name,
+            stalled_collective.CAUSE.name,
             waiting[0],
             owner="node",
             summary=f"rank {rank_ranges(absent)} was seen nowhere and {where.told}; rank {victims} waits for it in {what}",

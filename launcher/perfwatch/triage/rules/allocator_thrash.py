@@ -1,22 +1,4 @@
-"""GPU memory is given back to the driver and asked for anew, again and again.
-
-What it means
-    ``empty_cache()`` in the loop, or sizes that change at the edge of the memory: torch's allocator has to return its cache and
-    to allocate anew. Each return waits until the card is done.
-
-How it is recognised
-    The training thread is in ``empty_cache`` (or at a line that calls it) for a good part of its time; or the memory used on the
-    card falls and rises again and again, while the kernels are large. And the card has gaps. The memory is looked at too seldom
-    to see each fall: where the thread tells, none is needed. Beside memory that falls, the line is named that is seen to empty
-    the cache more than once, however brief: what costs is to allocate anew, anywhere in the step.
-
-What it is mistaken for
-    A single release, at the end of an evaluation or of a phase. Sizes that change with room to spare: the cache serves them.
-    ``autotuning``: cuDNN's trials take memory and give it back.
-
-What to do next
-    Take ``empty_cache()`` out of the loop; ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``; pad to a few sizes.
-"""
+"""GPU memory is given back to the driver and asked for anew, again and again."""
 
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.given_back import (
@@ -30,7 +12,7 @@ from perfwatch.triage.cards.given_back import (
 )
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.garbage_collection import collects
 from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
 from perfwatch.triage.words.frames import show, user_frame
@@ -133,3 +115,6 @@ def _collecting(case: Case, one: Accelerated, line: Frame | None) -> float:
 
 def _line(case: Case, one: Accelerated) -> Frame | None:
     return one.profile.top_line(lambda stack: empties(case, stack))
+
+
+RULES = (Rule(CAUSE, judge),)

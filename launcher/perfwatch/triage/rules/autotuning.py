@@ -1,25 +1,4 @@
-"""Busy: kernels are tried out, to find the fastest way to run an operation. Slow, where that never ends.
-
-What it means
-    Triton's autotuner, inductor's ``max-autotune`` or another benchmark runs each candidate many times before the first real
-    use. The card is busy, steps are not made. cuDNN does so (``torch.backends.cudnn.benchmark = True``) for each new size of a
-    convolution's input: where sizes never come back, it does in every step, and that is slow.
-
-How it is recognised
-    The training thread makes no step, and its samples are in the autotuner's own functions or in the benchmark that it calls.
-    cuDNN's trials are native code, which no stack shows. But steps go on, the forward pass stands in hardly anything but
-    convolutions, the card has gaps, and its memory, far from full, falls again and again though no line empties the cache:
-    after each search torch gives back what the trials took.
-
-What it is mistaken for
-    ``compiling``: there the CPU works and the card is idle. ``stuck_kernel``: the candidates come to an end, one after the
-    other. ``allocator_thrash``: a line empties the cache, or the card is full. ``host_bound_python``: all operations are
-    launched slowly, and no memory falls. cuDNN that has searched for all sizes: its memory stays where it is.
-
-What to do next
-    Wait; keep the results between runs (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR), or give the autotuner fewer ways. Of
-    cuDNN: ``torch.backends.cudnn.benchmark = False``, or pad the inputs to a few sizes.
-"""
+"""Kernels are tried out, to find the fastest way to run an operation."""
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
@@ -27,7 +6,7 @@ from perfwatch.triage.cards.given_back import WINDOW_SECONDS, falls_of, in_convo
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.debugging import mode_on
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.words.frames import show
@@ -101,3 +80,6 @@ def _again(case: Case, one: Accelerated) -> Outcome:
         ),
         next=("torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each",),
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,20 +1,4 @@
-"""Healthy: steps go on and nothing in particular holds them back.
-
-What it means
-    Time goes into several things (some waiting for data, some computing, some talking to other ranks), none of them out of
-    proportion.
-
-How it is recognised
-    Every rank moves, none waits for data, a lock or the GIL for long, its GPU (if it has one) is not left idle most of the
-    time, and no slow cause was recognised. Or steps come evenly, and between them the program sleeps: that is its own pace, and
-    its line is told.
-
-What it is mistaken for
-    A slow run whose witnesses are missing: the confidence is lower than that of a named bottleneck.
-
-What to do next
-    Nothing; ``perfwatch attach --watch`` stays beside it.
-"""
+"""Steps go on and nothing in particular holds them back."""
 
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
@@ -24,7 +8,7 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.lateness import waiting_share
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
@@ -138,3 +122,6 @@ def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
         return False
     first = cards[0]
     return first.seconds < FEW_SECONDS or first.waiting > IDLE_SHARE or spins_on(case.history, first.uuid)
+
+
+RULES = (Rule(CAUSE, judge),)

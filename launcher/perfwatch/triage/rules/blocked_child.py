@@ -1,30 +1,11 @@
-"""The training thread waits for a child process that does not come back.
-
-What it means
-    A ``subprocess.run``, ``communicate`` or ``join`` waits for a program that itself is stuck: the child is to blame.
-
-How it is recognised
-    The wait chain passes from the training thread to a child and ends there, in something that does not move, or comes back
-    to the training thread: the child writes into a pipe that only its parent, which waits for its end, could read. A child
-    whose whole tree naps without CPU time or io is suspected, and named after twice the patience; so is a script that starts one
-    brief program after the other and mostly sleeps in between.
-
-What it is mistaken for
-    A child that works (it burns CPU or does io, in whatever thread, or what it started does): busy. What brief programs are
-    loaded from is no such io, but what they write is. One that sleeps until a time that is known: ``waiting_on_work``. A dead
-    child: ``dead_worker``. A child blocked on a file or a peer is still a blocked child: the chain says on what.
-    ``blocked_pipe``: it waits for a reader of its output, or does not read what it is sent, and nobody waits for its end.
-
-What to do next
-    Look at the child; give ``subprocess.run`` a timeout.
-"""
+"""The training thread waits for a child process that does not come back."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.child_at_rest import Rest, at_rest
 from perfwatch.triage.waits.forked import forked_with_a_lock
@@ -115,3 +96,6 @@ def _child(case: Case, chain: Chain) -> Member | None:
 
 def _worker(case: Case, child: Member) -> bool:
     return child.role in ("worker", "pool_worker") or case.job.of_multiprocessing(child)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""A thread waits for bytes from a peer that sends nothing, or for a peer that takes nothing of what is sent to it.
-
-What it means
-    A download, an object store, a tracker or a parameter server does not answer, and the call has no timeout. Or a collector of
-    logs or metrics reads no more: what is sent fills the buffers of both ends, and the next send blocks.
-
-How it is recognised
-    The wait chain ends in recv, connect, accept or poll on a socket; the kernel says when the last byte came, and none came
-    since. In send, that what was sent before has not been taken. The peer is named. A device at a serial line, and a server that
-    works, though perhaps for others, are given five times the patience, and the verdict is less sure.
-
-What it is mistaken for
-    A slow download: bytes arrive. A retry with backoff: new connections come and go. A rendezvous: its frames say so. A server of
-    this machine that computes, or sleeps before it answers: ``waiting_on_work``. One that nobody visits, or a notebook: its loop rests.
-
-What to do next
-    Ask the named peer; give the request a timeout.
-"""
+"""A thread waits for bytes from a peer that sends nothing, or for a peer that takes nothing of what is sent to it."""
 
 from shlex import quote
 
@@ -27,7 +10,7 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed
 from perfwatch.triage.moving.working import could_release, goes_on
 from perfwatch.triage.patience import temporal, wakes_soon
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.answered_by import answers
 from perfwatch.triage.waits.chain import Chain
@@ -138,3 +121,6 @@ def _silent(chain: Chain, received: float | None) -> float:
     """The socket remembers even where the thread polls; a connection younger than the wait has nothing to remember."""
     silent = chain.end.silent_seconds or 0.0
     return silent if received is None else min(silent, received) if chain.end.still and silent else received
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,27 +1,4 @@
-"""A thread writes to a full pipe that no process reads, or reads a pipe that no process writes to.
-
-What it means
-    Often the job's own stdout: whoever started it took the pipe and stopped reading. Or a FIFO that has no other end. Or a program
-    that a worker (or the training thread) started: only its stdin or stdout is attended to. Or the job's terminal is held.
-
-How it is recognised
-    The wait chain ends in a read or write on a pipe or FIFO, or passes a full one which a process of the job, that stands at something
-    else, does not read; who holds the other end is known from every process' open files. Or it ends in a circle: the program writes
-    into its full stdout or stderr, and its parent waits for it at another descriptor. A question on stdin, in the midst of training,
-    that a pipe does not answer is given less time than data that are late, unless it was answered before. So is a pipe of which
-    its own process alone holds both ends; to any other somebody may come. A write to a terminal that takes no more: Ctrl-S was
-    typed there, or whoever shows it (tmux, screen, ssh) has stopped. A child that has ended is not waited for where what it left
-    behind still holds its output.
-
-What it is mistaken for
-    A slow reader: the writer runs now and then. A queue between the job's own processes: the chain goes on to the other end.
-    ``waiting_for_input``: a terminal too, but it is read. A program that another one outside of the job drives over its stdin, or
-    a FIFO whose writer outside of the job works: ``waiting_on_work``. A reader outside of the job that works, or rests until a set
-    time. A pause until somebody writes or its time is over.
-
-What to do next
-    Read the pipe (or kill the reader, if it is stuck), redirect the job's output to a file. At a terminal, Ctrl-Q.
-"""
+"""A thread writes to a full pipe that no process reads, or reads a pipe that no process writes to."""
 
 from shlex import quote
 
@@ -32,7 +9,7 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.full_pipe import not_read
@@ -130,3 +107,6 @@ def _does(opens: bool, writes: bool) -> str:
     if opens:
         return f"waits to open for {'writing' if writes else 'reading'} the FIFO"
     return "writes into the full pipe" if writes else "reads the empty pipe"
+
+
+RULES = (Rule(CAUSE, judge),)

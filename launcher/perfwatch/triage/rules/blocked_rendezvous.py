@@ -1,21 +1,4 @@
-"""Not all ranks have joined the rendezvous: at least one is missing.
-
-What it means
-    ``init_process_group``, a TCPStore or a bootstrap waits for ranks that never come: a node did not start, a wrong
-    MASTER_ADDR or WORLD_SIZE, a firewall.
-
-How it is recognised
-    The training thread stands in torch's rendezvous or process-group setup, or in a store's wait; fewer ranks than WORLD_SIZE
-    are seen, or the store's peer does not answer. A rank that is there, and stands still elsewhere, is the one to blame, or else
-    one that has ended.
-
-What it is mistaken for
-    A slow start: ranks still appear. A collective: that is after the rendezvous. A rank that waits for a thread of its own which
-    still looks up now and then: it may come.
-
-What to do next
-    Start the missing rank; compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE on every node.
-"""
+"""Not all ranks have joined the rendezvous: at least one is missing."""
 
 import msgspec
 
@@ -25,7 +8,7 @@ from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import listed, rank_of
 from perfwatch.triage.ranks.roll_call import absent, awaited, blamed, departed, have_met, missing, whole
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, End
@@ -135,3 +118,6 @@ def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
     if open_for is None:
         return ()
     return (case.saw("store", "job", "has been open", f"for {open_for:.0f} s", "all ranks within seconds"),)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,20 +1,4 @@
-"""A read, write or look-up on a mount does not come back.
-
-What it means
-    A file server, a FUSE daemon or a disk does not answer. The thread cannot even be killed while it is in state D.
-
-How it is recognised
-    The wait chain ends in a file system call (read, write, fsync, stat, open, a page fault) that has not returned, and nothing
-    of that thread moves. The mount, its kind and its source come from the descriptor or the path. Of a thread in state D of
-    which neither the call nor the kernel's function is a file system's, it is only suspected.
-
-What it is mistaken for
-    A thread in state D that waits for something else (a child that it makes, the GPU's driver): ``blocked_child``,
-    ``driver_unresponsive``. Slow storage: requests complete, the thread runs now and then. An fsync that flushes: dirty pages shrink.
-
-What to do next
-    ``mount | grep`` the named mount, ask its server; ``dmesg`` for I/O errors.
-"""
+"""A read, write or look-up on a mount does not come back."""
 
 import re
 
@@ -22,7 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End
 from perfwatch.verdict import Alternative, Outcome
@@ -93,3 +77,6 @@ def _flushing(case: Case, chain: Chain) -> bool:
     if len(host) < 2 or host[-1][0] <= host[0][0]:
         return False
     return (host[0][1] - host[-1][1]) / (host[-1][0] - host[0][0]) > FLUSHING_BYTES_PER_SECOND
+
+
+RULES = (Rule(CAUSE, judge),)

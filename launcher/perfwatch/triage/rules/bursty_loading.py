@@ -1,22 +1,8 @@
-"""Every Nth step waits long for data, the others not at all.
-
-What it means
-    All workers finish at the same moment and start again together, so batches come in bursts: one long wait, then as many short
-    steps as there are workers.
-
-How it is recognised
-    The waits for data come in a rhythm: few long ones, with several steps without a wait in between.
-
-What it is mistaken for
-    A loader that is too slow on average: there every step waits.
-
-What to do next
-    A larger ``prefetch_factor`` or more workers.
-"""
+"""Every Nth step waits long for data, the others not at all."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import Starving, starving
 from perfwatch.triage.words.frames import tags
@@ -85,3 +71,6 @@ def _between(case: Case, found: Starving, waits: list[tuple[float, float]]) -> f
     least = LONGER * (quantile(steps.intervals, 0.25) or 0.0)
     late = [index for index, interval in enumerate(steps.intervals) if interval >= least]
     return (late[-1] - late[0]) / (len(late) - 1) if len(late) >= FEW_WAITS else 0.0
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,10 @@
-"""Busy: a checkpoint is being written.
-
-What it means
-    The training thread saves the model (or its peers wait in a barrier while one rank does). It ends by itself.
-
-How it is recognised
-    The training thread, or a rank for which the others wait, is in save frames or in fsync, or below a function of the program
-    whose name says that it saves, and write calls, file sizes or the page cache's write-back move.
-
-What it is mistaken for
-    ``blocked_storage``: there nothing moves any more. ``slow_checkpoint``: steps go on and saves come back again and again.
-
-What to do next
-    Wait; if it is often in the way, save asynchronously or less often.
-"""
+"""A checkpoint is being written."""
 
 from functools import partial
 
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.shares.saving import comes_back, is_named_so, saves, writes_much
 from perfwatch.triage.words.backing_off import retries
@@ -95,3 +81,6 @@ def _moved(case: Case, phase: Phase, syncing: bool) -> str:
     if syncing and len(dirty) >= 2 and dirty[-1] < dirty[0] - 2**20:
         return f"{(dirty[0] - dirty[-1]) / 2**20:.0f} MiB of dirty pages written back"
     return ""
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,23 +1,8 @@
-"""Busy: torch.compile (dynamo, inductor, Triton) is compiling.
-
-What it means
-    The first step, or the first of a new shape, is being compiled. It can take minutes and happens once.
-
-How it is recognised
-    The training thread is in the compiler's frames and runs, or waits there, or in a backward pass without end, while compile
-    workers or a C++ compiler burn CPU.
-
-What it is mistaken for
-    ``recompiling``: there steps go on and the compiler comes back again and again. Where a pass is known to have been made
-    before, nobody knows yet which of the two it is.
-
-What to do next
-    Wait. ``TORCH_LOGS=recompiles`` tells whether it will be the last time.
-"""
+"""Torch.compile (dynamo, inductor, Triton) is compiling."""
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.recompiling import came_back, stepped
 from perfwatch.triage.shares.in_compiler import in_compiler, returns, steps_around
 from perfwatch.triage.slowness import WINDOW_SECONDS
@@ -84,3 +69,6 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,23 +1,4 @@
-"""Busy: a long native computation on the CPU (linear algebra, tokenising, sorting), or a pass over the data for figures of it.
-
-What it means
-    One call takes long; the thread computes all the while, without the GIL.
-
-How it is recognised
-    The training thread runs at a full core (or its process' native threads do), stays in one line, and does not hold the GIL
-    against others. Less surely: it turns at several lines of a loop that comes to an end (a ``for``), mostly without the GIL, and was
-    never seen at training; or in a ``while`` of a library, below one line of the program. Or a loop takes batch after batch, and by
-    its text only looks at each and adds up: figures of the data.
-
-What it is mistaken for
-    A thread that launches kernels or waits for them: its GPU is not idle, or the line reads a value back from it, whatever that
-    waits for. ``straggling_rank``: calls of collectives go on. ``held_gil``: others ask for the GIL in vain.
-    ``endless_python``: Python frames move, or the line is a loop in Python. An exchange of mpi4py: who waits there for other ranks
-    spins, so that it computes is a mere suspicion, and none any more when one of them has ended.
-
-What to do next
-    Wait; the named line says what is computed.
-"""
+"""A long native computation on the CPU (linear algebra, tokenising, sorting), or a pass over the data for figures of it."""
 
 from functools import partial
 
@@ -31,7 +12,7 @@ from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.lateness import LATELY_SECONDS, in_collective, meets_again
 from perfwatch.triage.ranks.leaving import leaves
 from perfwatch.triage.ranks.mpi import exchange
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.gathering import gathering
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively
 from perfwatch.triage.shares.saving import SYNCS, comes_back
@@ -122,3 +103,6 @@ def _what(one_line: bool, loop: Frame | None) -> str:
 def _one_line(phase: Phase) -> bool:
     lines = phase.profile.lines()
     return bool(lines) and lines.most_common(1)[0][1] / phase.profile.samples >= ONE_LINE_SHARE
+
+
+RULES = (Rule(CAUSE, judge),)

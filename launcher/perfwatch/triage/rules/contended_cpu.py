@@ -1,21 +1,7 @@
-"""Other processes use the CPUs that the job needs.
-
-What it means
-    Other processes on the machine (or, through a hypervisor, other machines) take the CPUs; the job's threads wait for a turn.
-
-How it is recognised
-    The training thread is runnable but not running for a good part of the time, the CPUs are busy, and the job burns only a part
-    of it; or steal time is high.
-
-What it is mistaken for
-    ``oversubscribed_threads``: the job crowds itself. Neighbours at low priority take only what is left: no run delay.
-
-What to do next
-    ``top``, then move one of the two; pin the job to its own CPUs.
-"""
+"""Other processes use the CPUs that the job needs."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import allowed_cpus, burnt_by_others, confined, delay_share, demand, steal_share
 from perfwatch.triage.slowness import certainty, slow, working
 from perfwatch.verdict import Alternative, Outcome
@@ -82,3 +68,6 @@ def judge(case: Case) -> Outcome:
             next=("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,34 +1,9 @@
-"""The training thread waits again and again for a lock that another thread holds while it works or waits for something.
-
-What it means
-    A background thread (a replay buffer, a logger, a cache, a checkpointer) does its work under a lock that the training loop
-    needs. Training goes on, at the pace of that thread. Such a lock is Python's own, too: a thread that computes in Python
-    without a pause has the GIL, and the training thread gets it back only every 5 ms.
-
-How it is recognised
-    The training thread stands, for a good part of the time, at a line of its own that takes a lock or waits for a condition,
-    asleep in a futex without a timeout, and goes on again and again; a single other Python thread of the process runs or rests
-    (in a sleep, or for an answer from the network) within a ``with`` of a lock of that name, or in a loop that acquires it. Failing
-    that, the one that runs most, less surely where its own lines take none. Or the workers of its loader wait for a lock, of a
-    file or between processes, which now one of them has and now another.
-    Of the GIL: the training thread hardly runs, sleeps in a futex with a timeout of 5 ms many times a second, at whatever line,
-    and other threads own the GIL in most of the dumps.
-
-What it is mistaken for
-    ``deadlocked_locks``: there it never goes on. ``starved_by_transforms``: there it waits for data, in a queue.
-    ``held_gil``: there it gets no turn. ``contended_cpu``: there it could run, and has no CPU; threads that work in native code
-    without the GIL, or a training thread that owns it itself most of the time, keep nobody from anything.
-
-What to do next
-    Do the slow part outside of the lock: copy under the lock, work on the copy. Of the GIL: move the thread's work to a process
-    of its own, let it sleep between its rounds, or do it in native code that releases the GIL (numpy, torch); python3.13t has
-    no GIL.
-"""
+"""The training thread waits again and again for a lock that another thread holds while it works or waits for something."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.locked_in_turn import workers_in_turn
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
@@ -138,3 +113,6 @@ def _evidence(case: Case, rank: Member, seen: Profile, lost: float, owner: Node,
             "source", entity, "rests where a lock of that name is held", f"at {show(owner.frame)}", "lets go first"
         ),
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""Copies between host and GPU hold the training back.
-
-What it means
-    Batches (or activations) are moved over PCIe while nothing else happens. From pageable memory each copy goes through a
-    buffer of the driver's, at a fraction of the link's speed, and the training thread waits for all of it.
-
-How it is recognised
-    Many bytes cross PCIe while the card has no kernel resident for a good part of the time, and the training thread stands at a
-    line that copies, or in ``torch.autograd.graph.save_on_cpu``; or the traffic is near the ceiling of the link.
-
-What it is mistaken for
-    ``degraded_link``: generation or width are below their maximum. Copies from pinned memory that go on beside the kernels: the
-    card is busy. ``starved_*``: the thread waits for the batch, not for its copy.
-
-What to do next
-    ``DataLoader(pin_memory=True)`` and ``.to(device, non_blocking=True)``; send less (uint8, and convert on the card). What
-    waits for backward in host memory: ``save_on_cpu(pin_memory=True)``, or compute it again (``torch.utils.checkpoint``).
-"""
+"""Copies between host and GPU hold the training back."""
 
 from functools import partial
 
@@ -31,7 +14,7 @@ from perfwatch.triage.cards.accelerated import (
 )
 from perfwatch.triage.cards.links import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Stack
@@ -104,3 +87,6 @@ def _link_known(case: Case, uuid: str) -> bool:
     """Whether it could be seen that the link runs as it should."""
     described, last = case.history.latest(Gpu, uuid), case.history.latest(GpuSample, uuid)
     return described is not None and last is not None and last.reading.pcie_width is not None
+
+
+RULES = (Rule(CAUSE, judge),)

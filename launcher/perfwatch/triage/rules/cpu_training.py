@@ -1,21 +1,4 @@
-"""Healthy: the training thread computes, on the CPU.
-
-What it means
-    Steps go on and the time goes into forward, backward and optimizer, as it should. There is no GPU in this job, or one that
-    nothing is asked of: then the model may have been left on the CPU, and that is said.
-
-How it is recognised
-    Every rank moves that is not there to serve the others (a parameter server), or has a part of its own beside those that train
-    on (an evaluator), most of the training thread's samples are in training code or in the loader's own work, and it runs on a
-    core (waiting for data is small).
-
-What it is mistaken for
-    A slow run: every slow cause is asked first. A GPU job: it has devices, and is judged by their counters. A card that runs no
-    kernel because it only copies: what goes over its link is work for it.
-
-What to do next
-    Nothing; ``perfwatch attach --watch`` stays beside it.
-"""
+"""The training thread computes, on the CPU."""
 
 from collections.abc import Sequence
 
@@ -27,7 +10,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.plainly import doubt
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
@@ -138,3 +121,6 @@ def _of_others(case: Case, card: Regime) -> bool:
         found.certain and card.uuid in found.uuids
         for found in (cards_of(case.history, rank.pid) for rank in case.trainers)
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,20 +1,4 @@
-"""The job ended with an error of its own.
-
-What it means
-    A rank raised, or exited with another code than 0.
-
-How it is recognised
-    An exit code other than 0 (``run`` and zombies tell it), or the traceback that the agent kept of a rank, or of what a rank
-    had started and failed for at once. Where the job ended with 0 all the same (a script that goes on), it says so, less surely.
-
-What it is mistaken for
-    ``killed``: a signal, be it that a shell tells it as 128 and its number, or that Python raises KeyboardInterrupt for it.
-    ``out_of_memory``. ``finished``: a process failed that the job got over. When one rank crashes, its launcher ends the
-    others: the first to go is named. When one is killed, the others raise because they lost it: that is ``killed``.
-
-What to do next
-    Read the traceback, its last line first.
-"""
+"""The job ended with an error of its own."""
 
 from itertools import islice
 
@@ -31,7 +15,7 @@ from perfwatch.triage.ends.gone import (
 from perfwatch.triage.ends.last_words import last_words, raised_at
 from perfwatch.triage.ends.oom_victims import blamed, lost
 from perfwatch.triage.roles.rank_gaps import RankGaps
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded, Traceback
 
@@ -131,3 +115,6 @@ def _confidence(case: Case, end: ProcessEnded, words: Traceback | None, worker: 
     if (words is not None and lost_a_peer(words)) or (words is None and _unseen(case)):
         return FOLLOWED
     return SURE if words is not None or not used_a_gpu(case) else WITHOUT_WORDS
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""The training thread waits for a process that is gone.
-
-What it means
-    A worker was killed (out of memory, a crash in native code, a signal) and nobody tells the one that waits for its answer.
-    A torch DataLoader notices and raises; ``multiprocessing.Pool`` and hand-made queues wait for ever.
-
-How it is recognised
-    The wait chain ends in a process that is gone or a zombie; or every pool worker is idle while a result is awaited and one
-    of them is far younger than the others (the pool replaced a dead one, and its task is lost); or nobody but the reader
-    itself holds the other end of the queue's pipe.
-
-What it is mistaken for
-    A stuck worker: it is alive. A slow pool: one of its workers is at a task. A child that ended as it should: the thread
-    that waits for it is reaping it.
-
-What to do next
-    ``dmesg`` for the OOM killer, the worker's own log for a crash; ``concurrent.futures.ProcessPoolExecutor`` raises instead.
-"""
+"""The training thread waits for a process that is gone."""
 
 import msgspec
 
@@ -24,7 +7,7 @@ from perfwatch.triage.ends import ended_processes
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of, silence
 from perfwatch.triage.words.frames import show
@@ -136,3 +119,6 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
 def _waiter(chain: Chain) -> str:
     rank = f"rank {chain.start.rank}" if chain.start.rank is not None else f"pid {chain.start.pid}"
     return f"the training thread of {rank}"
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,4 @@
-"""Threads wait for locks that no running thread can release.
-
-What it means
-    Two threads hold what the other one wants, a condition is never notified, a lock was never released, or the thread that
-    would have brought an item has ended. It will not heal.
-
-How it is recognised
-    The wait chain ends in a futex without a timeout, and every other Python thread of the process that could release it waits
-    in the same way (or there is none): a cycle, or a lock without an owner. Where a thread that rests, another process that shares
-    the lock (nobody of the job may be seen to), or the handler of a signal may still release it, the full patience applies, and at
-    least until that thread has come back. So it does to a wait inside of native code, while nothing of that process works. A
-    thread that was seen before and is gone, or left an error behind, is named. Or the training thread holds a lock and spins for
-    an idle card, while a callback of CUDA waits for that lock.
-
-What it is mistaken for
-    A wait for a worker, child or peer that itself moves, or for a thread that sleeps before it fills the queue: the chain is
-    followed first. A lock whose owner works: that thread moves, and the chain leads to it. A wait for what the callback of a
-    collective brings that is under way: the other ranks are waited for; or that of a pool, whose workers are at a task.
-    ``held_gil``: waiters for the GIL wake 200 times a second.
-
-What to do next
-    The frames of both threads name the two locks: take them in one order, or give ``acquire`` a timeout.
-"""
+"""Threads wait for locks that no running thread can release."""
 
 import msgspec
 
@@ -30,7 +8,7 @@ from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.asked_for import A_TASK, awaited
 from perfwatch.triage.waits.callbacks import by_callback
@@ -138,3 +116,6 @@ def _finding(case: Case, chain: Chain) -> Finding:
     lost = [one.culprit for one in ended[:3]]
     first = any(one.error is not None for one in ended) or len(lost) == len(blamed) == 1
     return msgspec.structs.replace(found, culprits=(*lost, *blamed) if first else (*blamed, *lost))
+
+
+RULES = (Rule(CAUSE, judge),)

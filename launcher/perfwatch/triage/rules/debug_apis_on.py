@@ -1,25 +1,8 @@
-"""A debugging aid was left on: anomaly detection, the autograd profiler, blocking launches, a tracer.
-
-What it means
-    Each operation is recorded with its stack, or each kernel waited for. Useful for an hour, expensive for a month. Anomaly
-    detection does both: after every operation of the backward pass the host waits for the card, to look for a NaN in the result.
-
-How it is recognised
-    Frames that format a stack below forward code, or the agent's word (anomaly detection), profiler frames in every step,
-    CUDA_LAUNCH_BLOCKING in the environment, a tracer attached to the process, ncu or compute-sanitizer above it (``run --arm
-    ncu`` included), or a loop inside ``with torch.profiler.profile(...)`` without a schedule.
-
-What it is mistaken for
-    Logging of a traceback: not below forward code. Our own looks: py-spy attaches no tracer. A variable or a tracer that is
-    there and costs nothing that could be measured: that is noted.
-
-What to do next
-    Take ``set_detect_anomaly``, the profiler, the variable or the tool out.
-"""
+"""A debugging aid was left on: anomaly detection, the autograd profiler, blocking launches, a tracer."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.debugging import profiles, tool_above, waiting
 from perfwatch.triage.shares.debugging_aids import SEEN, Aid, aids
 from perfwatch.triage.shares.profile import Profile
@@ -88,3 +71,6 @@ def _under(case: Case, rank: Member, tool: str) -> Finding:
         alternatives=(Alternative(cause="host_bound_python", refuted_by=f"what the host does passes through {tool}"),),
         next=(f"start it without {tool}, and look again",),
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,10 @@
-"""A link of the GPU is slower than it can be: fewer lanes, an older generation, or errors that are sent again.
-
-What it means
-    A riser, a cable, a slot or the card itself is not well: the link was trained below its maximum, or packets are repeated.
-    Whatever crosses it takes longer.
-
-How it is recognised
-    With the card in use, PCIe's generation or width are below what card and slot can do together, fewer NVLinks are active than
-    the card has, or the counters of replays grow. It is called slow where the job uses that link; otherwise it is only noted.
-
-What it is mistaken for
-    A card that idles: it lowers its link to save power, so it is judged in use only. ``copy_bound``: a healthy link at its
-    ceiling.
-
-What to do next
-    ``nvidia-smi -q -d PCIE`` and ``lspci -vv`` (LnkSta against LnkCap); reseat or replace; drain the node meanwhile.
-"""
+"""A link of the GPU is slower than it can be: fewer lanes, an older generation, or errors that are sent again."""
 
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
 from perfwatch.triage.cards.links import WINDOW_SECONDS, ceiling_mib_per_second, lane_speed, traffic_mib_per_second
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
 
@@ -111,3 +95,6 @@ def _nvlink(case: Case, one: Accelerated) -> tuple[list[Evidence], float, float]
     used = (one.card.nvlink_mib_per_second or 0.0) / (active * each)
     name = name_of(case.history, one.card.uuid)
     return [case.saw("nvml", name, "NVLinks are down", f"{active} of {links} active", "all")], active / links, used
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,9 @@
-"""Busy: something is being downloaded, and bytes arrive.
-
-What it means
-    Weights or a data set come over the network. It ends by itself.
-
-How it is recognised
-    The wait chain ends in a socket, or the training thread is in HTTP frames, and bytes arrive on the sockets that the thread
-    waits on (the kernel counts them); where it waits in native code, on those of its native threads. Of a thread that was never
-    seen to wait those of its whole process count, for less. What another process of the job sends is no download, and a trickle
-    on connections that are not the thread's own is the sign of life of a store.
-
-What it is mistaken for
-    ``blocked_network``: no byte arrives there, whatever other threads receive. A thread that sends to somebody who takes
-    nothing.
-
-What to do next
-    Wait; keep the data nearer next time.
-"""
+"""Something is being downloaded, and bytes arrive."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, received, waited_on
 from perfwatch.triage.moving.working import MOVING_BYTES
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.overlong import repeated
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.waits.chain import Chain
@@ -110,3 +93,6 @@ def _from_outside(case: Case, pid: int, fd: int) -> bool:
     seen = case.history.latest(Descriptor, pid, fd)
     socket = seen.reading.socket if seen is not None else None
     return socket is not None and not case.job.members.keys() & socket.peer_pids
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""The GPU driver does not answer any more.
-
-What it means
-    A call into the driver does not come back: the card is lost, its system processor hangs, or a lock inside the driver is
-    held. Nothing on that card will go on, and often the processes cannot even be killed.
-
-How it is recognised
-    A rank makes no step, and a call of our own into the driver about its card has been waiting far beyond its deadline, the driver
-    no longer reaches that card, or a thread of the job stands uninterruptibly in the driver; an error that the driver announced (Xid) makes
-    it certain. Errors that were corrected do not count. Where nobody knows whose card it is and others answer, it is only suspected.
-
-What it is mistaken for
-    A slow driver: the call comes back and steps go on. ``stuck_kernel``: the driver answers, and says that a kernel is
-    resident. ``blocked_storage``: the uninterruptible thread stands in a file system.
-
-What to do next
-    ``dmesg | grep -i xid``, then drain the node: a reset of the card needs every process on it to be gone.
-"""
+"""The GPU driver does not answer any more."""
 
 from collections.abc import Collection
 
@@ -26,7 +9,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.history import Seen
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.devices import in_driver
 from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence
@@ -124,3 +107,6 @@ def _silent(case: Case, seen: Seen[GpuSilence]) -> Evidence:
         "within 0.1 s",
         seen.at,
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,31 +1,4 @@
-"""The training thread is in the program's own code, in a loop or a sleep, and makes no step.
-
-What it means
-    A loop whose condition never comes true, a retry without an end, or a sleep of days. The process looks busy or idle, and
-    no step will come. The loop may be inside of a step: in a module's forward, in what a loader fetches.
-
-How it is recognised
-    The training thread runs Python (or sleeps in the program's own code) below the same outer frame, was never seen in training
-    code meanwhile, and this lasts beyond the patience and what this run has recovered from before; five times as long for a ``for``
-    loop, a ``while`` that reads or writes data, or computes in torch, or is a library's, and one of ``for`` loops before any
-    training. A ``while`` loop counts as a ``for`` loop where turns are seen that bring it on: the branch that takes one more, its
-    function left and entered anew, a store that is filled while memory grows. A sleep whose deadline lies beyond it need not be
-    waited for; one of hours may be meant, and the verdict is less sure. Where no stack can be read, a sleep of more than a day of
-    the main thread, beside which no thread of its process runs, is enough. Or it is in training code, but all of many samples are of
-    one ``while`` loop inside of one call, and of nothing else; the loop may ask its card for a value in each turn.
-    Of a rank that waits for a remote call of torch's, the sleep is that of another rank's thread, where no rank moves.
-
-What it is mistaken for
-    Long but finite Python: hence the patience, without an end for who reads or writes all the time (``waiting_on_work``), or
-    prepares in a ``for`` loop (``starting``). A loop that only tests what others write (a flag in shared memory), while a process
-    that this one has started, or another rank, works: ``waiting_on_work``; of those outside of the job nothing is known, and the
-    verdict is less sure. ``held_gil``: the line never changes there. ``evaluating``: its loop is
-    left, or goes through data. A program that trains without an optimizer (``w -= rate * gradient`` in its loop): a search that
-    does not converge looks the same, and the verdict is less sure.
-
-What to do next
-    Look at the named line: what would end that loop?
-"""
+"""The training thread is in the program's own code, in a loop or a sleep, and makes no step."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
@@ -40,7 +13,7 @@ from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absence import RUNS
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training, profile
 from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
@@ -137,3 +110,6 @@ def _sleeps(case: Case, chain: Chain) -> Outcome:
         next=(f"look at {show(frame)}" if frame else "look in the program for a sleep of days",),
         ceiling=MAY_COME if rests else 1.0,
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,4 @@
-"""Busy: the model runs, the optimizer does not: an evaluation, a validation epoch, a rollout.
-
-What it means
-    Forward passes go on without backward or optimizer steps. Or reinforcement learning collects experience: most of the time goes
-    into its environment, with updates in between.
-
-How it is recognised
-    The training thread moves, its samples are in module or loader code, and neither backward nor an optimizer is among them;
-    where the agent counts, no step was made meanwhile. Few forward passes are enough where all of it stays in a function or a block
-    in which ``torch.no_grad`` switches gradients off: it decodes what the model said, or waits for the card that evaluates. An
-    environment is what is asked by ``step(action)`` for an observation,
-    a reward and an end, or is called so.
-
-What it is mistaken for
-    A training thread that stands in a forward pass because another one holds the GIL: no line of it changes.
-    ``skipping_steps``: there backward runs and only the optimizer does not, or a guard leaves a loop that trains before either
-    (where gradients are cleared all the same, none being made).
-    Where the loop's text makes both, it is said less surely. ``synchronising``: a training step waits for the card.
-    ``endless_python``: a ``while`` loop around forward passes that is not left. The longer it lasts, the less sure is it said.
-
-What to do next
-    Wait; if it is too often or too long, evaluate on fewer batches.
-"""
+"""The model runs, the optimizer does not: an evaluation, a validation epoch, a rollout."""
 
 from perfwatch.triage.busy import WINDOW_SECONDS
 from perfwatch.triage.cards.accelerated import sync_share
@@ -32,7 +10,7 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
 from perfwatch.triage.ranks.lateness import only_receives, trains_without
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.collecting import PLAIN, collects
 from perfwatch.triage.shares.leaving_early import may_leave_early, training_loop
 from perfwatch.triage.shares.overlong import in_time
@@ -140,3 +118,6 @@ def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     if "while" in loops and ago > COUNTED_LOOP * temporal(case):
         return UNREAD
     return PLAIN if steps is None else COUNTED
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,4 @@
-"""The ranks spend their time sending gradients to each other, and nothing is computed meanwhile.
-
-What it means
-    The job is bound by communication: too much data for each step's arithmetic, too slow a link, or a reduction that does not
-    overlap with the backward pass.
-
-How it is recognised
-    Steps are made and every rank waits about as long in collectives, for a large part of its time. On cards: they are taken
-    all the time and NVLink (or the network, or PCIe in both directions at once, where NCCL goes through host memory) is busy,
-    while tensor and memory units are not. Or hardly anything travels, and all of them wait at once, shortly and often: then it
-    is the number of calls that costs.
-
-What it is mistaken for
-    ``straggling_rank``: one rank hardly waits, the others wait for it. ``memory_bound_gpu``: the card's own memory is at its
-    ceiling. A healthy data-parallel run: its cards compute while the gradients travel. ``oversubscribed_threads``: the ranks'
-    own threads leave each other no CPU, and those of the communication neither.
-
-What to do next
-    Accumulate gradients, one call for many tensors, larger batches, ``gradient_as_bucket_view``, bf16 gradients (a communication
-    hook), sharding (FSDP).
-"""
+"""The ranks spend their time sending gradients to each other, and nothing is computed meanwhile."""
 
 from functools import partial
 
@@ -38,7 +18,7 @@ from perfwatch.triage.ranks.traffic import (
     way,
 )
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import crowds_itself
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
@@ -138,3 +118,6 @@ def _by_calls(case: Case, profiles: list[tuple[Member, Profile]], waits: list[fl
     )
     sure = min(SURE, certainty(nobody_computes))
     return exposed(case, CAUSE, profiles[0][0], nobody_computes, how, evidence, sure, small=True)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,10 @@
-"""The job ended as it should.
-
-What it means
-    Every rank is gone and nothing speaks of a failure.
-
-How it is recognised
-    The ranks' processes have ended, the exit code is known to be 0 (``run`` knows it; a zombie tells it).
-
-What it is mistaken for
-    ``crashed`` and ``killed``: another exit code, a traceback, a signal. Without an exit code the verdict says so, and is none while the
-    script or launcher above lives.
-
-What to do next
-    Nothing.
-"""
+"""The job ended as it should."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import launches
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded
 
@@ -61,3 +47,6 @@ def _starts_by_hand(case: Case, pid: int) -> bool:
 
 def _known(rank: Member) -> bool:
     return rank.ended is not None and (rank.ended.exit_code is not None or bool(rank.ended.signal))
+
+
+RULES = (Rule(CAUSE, judge),)

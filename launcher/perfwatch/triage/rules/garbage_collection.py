@@ -1,22 +1,8 @@
-"""Python's garbage collector takes a large part of the time.
-
-What it means
-    A large heap of objects is walked again and again: explicit ``gc.collect()`` in the loop, or automatic collections.
-
-How it is recognised
-    Samples of the training thread stand at a line that calls ``gc.collect`` (or in a gc callback), or a native profile of the
-    thread shows the collector's own functions.
-
-What it is mistaken for
-    ``endless_python`` and slow Python: there the collector's functions are not in the profile.
-
-What to do next
-    ``gc.freeze()`` after setup, a higher ``gc.set_threshold``, no ``gc.collect()`` in the loop.
-"""
+"""Python's garbage collector takes a large part of the time."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.native import native_profile
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS, slow, telling, worst
@@ -85,3 +71,6 @@ def _native(case: Case, rank: Member) -> float:
     if seen is None or case.progress[rank.pid].kind != "moving":
         return 0.0
     return sum(share for symbol, share in seen.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))
+
+
+RULES = (Rule(CAUSE, judge),)

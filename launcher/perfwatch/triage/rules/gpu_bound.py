@@ -1,20 +1,4 @@
-"""Healthy: the GPU is the bottleneck, as it should be.
-
-What it means
-    A kernel is resident all the time and fills the card; the host waits for it. A faster run needs better kernels, a lower
-    precision or more cards, not a better loop.
-
-How it is recognised
-    Every rank goes on, its card has a kernel resident nearly all the time, most of the multiprocessors are active, and no cause
-    of a slow run was recognised. How close it comes to what the hardware can do is stated beside it.
-
-What it is mistaken for
-    A rank that waits in a collective: "100 %" too, with few multiprocessors active and no memory traffic. ``wrong_precision``,
-    ``memory_bound_gpu`` and ``underfilled_gpu`` are asked first.
-
-What to do next
-    Nothing is wrong. To go further: a kernel table (ncu), ``torch.compile``, fp8, a larger model or batch.
-"""
+"""The GPU is the bottleneck, as it should be."""
 
 from perfwatch.triage.cards.accelerated import UNITS_UNSEEN, Accelerated, accelerated, monitored, surroundings_known
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
@@ -22,7 +6,7 @@ from perfwatch.triage.cards.neighbours import neighbours
 from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import GpuSample
 
@@ -95,3 +79,6 @@ def _bound(one: Accelerated) -> bool:
     full = card.sm_active is None or card.sm_active >= ACTIVE
     waits = card.spinning > WAITS_IN_COLLECTIVES and not card.computes
     return (card.graphics or 0.0) >= BUSY and full and not waits
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,27 +1,10 @@
-"""The GPU failed, and the job ended with it.
-
-What it means
-    The driver announced an error (an Xid: the card fell off the bus, memory that cannot be corrected, an NVLink error, an
-    illegal access by a kernel), or uncorrectable memory errors were counted, and the ranks are gone.
-
-How it is recognised
-    The job has ended, and not well; shortly before, on a card that it used, the driver announced an Xid that ends jobs, or the
-    counter of uncorrected errors grew. Numbers that only note a correction, or that follow from any end of a program, do not
-    count, nor does the kernel of somebody else on the same machine or card.
-
-What it is mistaken for
-    ``crashed``: an exception of the program's own, with no word from the driver. ``out_of_memory``: the traceback says so.
-    An illegal access (Xid 13, 31) is announced like a broken card, but it is the program's own kernel.
-
-What to do next
-    Hardware: drain the node, read ``nvidia-smi -q``, reset or replace the card. Program: ``compute-sanitizer``.
-"""
+"""The GPU failed, and the job ended with it."""
 
 from perfwatch.triage.cards.whose import index_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at, ended_well, ending, traceback_of
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import GpuErrors, ProcessEnded
 
@@ -109,3 +92,6 @@ def _counted(case: Case, ended: float) -> tuple[Evidence, ...]:
             continue
         found.append(case.saw("nvml", uuid, "the driver no longer reaches the card", "lost", "answers", seen.at))
     return tuple(found)
+
+
+RULES = (Rule(CAUSE, judge),)

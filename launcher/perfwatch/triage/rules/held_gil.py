@@ -1,24 +1,10 @@
-"""One thread holds Python's global lock inside a native call, and all others wait for it.
-
-What it means
-    A C extension (or a regular expression gone wild) runs or sleeps without releasing the GIL. The training thread cannot run.
-
-How it is recognised
-    The training thread asks for the GIL about 200 times a second (CPython's 5 ms switch interval) while one and the same other
-    thread owns it in every look; or the training thread itself owns it, does not change its line, and others wait.
-
-What it is mistaken for
-    Python that runs in several threads: the owner changes. A native call that released the GIL: nobody waits for it.
-
-What to do next
-    The owner's frame names the native call. Move it to a process of its own, or give the pattern a bound.
-"""
+"""One thread holds Python's global lock inside a native call, and all others wait for it."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.gil_holder import gil_waiters
 from perfwatch.triage.words.frames import show
@@ -76,3 +62,6 @@ def judge(case: Case) -> Outcome:
 def _patience(case: Case, chain: Chain) -> float:
     """A sleep with a far deadline is certain; a computation may end."""
     return STRUCTURAL_SECONDS if outlasts(case, chain.end) or chain.end.still else temporal(case)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,4 @@
-"""Python holds the steps up: the GPU waits for its launches, or torch for loops in a hook.
-
-What it means
-    Many small operations: each costs the host some ten microseconds in Python and in torch's dispatcher, and the card less. It
-    idles between kernels, and a faster card would change nothing. Or torch waits for Python that it calls back in each step.
-
-How it is recognised
-    On the card a kernel is resident only a part of the time, or it idles and is given work again and again; the training thread
-    runs at a full core, in code that launches kernels, and hardly ever waits: not for data, not for the card. Where most of that is
-    one function of the program's own, which keeps the GIL, it is Python that computes there (a matcher, a loss). Where the card idles
-    it is no launches that take the time, but what the host computes: an optimizer whose state is kept there, say. Without a card:
-    loops of Python, which keep the GIL, in what torch calls back within a step (a hook, a function with a backward of its own, an
-    optimizer of the program's own), or a hook that computes in a library that is none of torch's.
-
-What it is mistaken for
-    ``synchronising``: the thread waits for the card again and again, which then runs dry. ``starved_by_transforms``: it waits
-    for data. ``contended_cpu``: it wants to run and may not. A larger batch of the same many kernels is not host bound. A hook
-    that computes with tensors is training; a ``forward`` in plain Python may be the model itself, and ``cpu_training`` says so.
-
-What to do next
-    Fewer, larger launches: ``torch.compile(mode="reduce-overhead")`` or CUDA graphs, a fused optimizer, a larger batch. A function
-    that computes in Python: tensors or a native library instead of its loops.
-"""
+"""Python holds the steps up: the GPU waits for its launches, or torch for loops in a hook."""
 
 from functools import partial
 
@@ -36,7 +14,7 @@ from perfwatch.triage.cards.accelerated import (
 )
 from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.called_back import holds_up_steps
 from perfwatch.triage.shares.other_work import keeps_gil
 from perfwatch.triage.shares.profile import Profile
@@ -135,3 +113,6 @@ def _computes_at(seen: Profile, frame: Frame | None) -> bool:
         return False
     within = partial(_in, frame)
     return seen.share_where(within) >= ONE_FUNCTION and keeps_gil(seen, within)
+
+
+RULES = (Rule(CAUSE, judge),)

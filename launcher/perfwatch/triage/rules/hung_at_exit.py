@@ -1,23 +1,4 @@
-"""Training is over and the process does not end.
-
-What it means
-    A non-daemon thread, an atexit handler, a pool or the process group's destruction keeps the interpreter from finishing. The
-    results are there; the allocation is still being paid for.
-
-How it is recognised
-    The main thread is in the interpreter's shutdown (joining threads, running exit handlers) or in destroy_process_group, and
-    the end of its wait does not move. An exit handler is called by the interpreter itself: in a program that was seen below
-    ``<module>`` before, or less surely in a python that is at a function of the program's own, that is what has no such root.
-
-What it is mistaken for
-    A function that a program in C calls, or whose callers have names that py-spy cannot read: no ``<module>`` is seen either.
-    A long final save: bytes are written, frames of a save move. An upload in an exit handler: a child, or other threads, work.
-    A rank that destroys its process group while others are still in a call: ``mismatched_collective``; one that ends while
-    others wait for it in a call: ``stalled_collective``.
-
-What to do next
-    The chain names the thread or handler: make it a daemon, or close it before the end.
-"""
+"""Training is over and the process does not end."""
 
 import msgspec
 
@@ -27,7 +8,7 @@ from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.leaving import left_over, others_train
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
@@ -115,3 +96,6 @@ def _patience(case: Case, chain: Chain) -> float:
     locked = chain.end.kind in ("lock", "cycle") and chain.end.detail != OTHERS_MOVE
     certain = locked or unread or outlasts(case, chain.end)
     return STRUCTURAL_SECONDS if certain else temporal(case)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""The job was ended by a signal.
-
-What it means
-    Somebody or something sent it a signal that ends it: a scheduler at its time limit, an operator, a crash in native code
-    (SIGSEGV, SIGABRT).
-
-How it is recognised
-    ``run``, zombies and, from Linux 6.15 on, a handle on the process tell the signal, a shell tells that of its child as an exit
-    code of 128 and its number, and Python raises KeyboardInterrupt for a SIGINT. Without them a job that vanished with no exit code
-    is not called killed. Of several ranks the first to fail is named: a launcher ends the others then. Where NCCL's watchdog
-    aborted them and all have written their flight recorders, these tell who was behind.
-
-What it is mistaken for
-    ``out_of_memory``: the kernel's own SIGKILL, which the control group's counter or the kernel log confirms.
-
-What to do next
-    SIGKILL: ask the scheduler and ``dmesg``. SIGSEGV or SIGABRT: look for a core dump and the last native frames.
-"""
+"""The job was ended by a signal."""
 
 import signal
 
@@ -23,7 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_gpu
 from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
 from perfwatch.triage.ranks.standing import Standing
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded
 
@@ -93,3 +76,6 @@ def _of_the_whole(case: Case, ended: int) -> str:
         if top is not None and pid != ended and top.reading.exit_code is not None:
             return f"; the job itself ended with exit code {top.reading.exit_code}"
     return ""
+
+
+RULES = (Rule(CAUSE, judge),)

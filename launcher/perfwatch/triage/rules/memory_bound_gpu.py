@@ -1,26 +1,11 @@
-"""The GPU's memory is the bottleneck: its bandwidth is used up while the arithmetic units wait.
-
-What it means
-    Elementwise operations, normalisations, an unfused optimizer, embeddings or attention that is written out: each reads and
-    writes whole tensors for very little arithmetic.
-
-How it is recognised
-    The card is busy, the traffic to its memory is near the ceiling, and the tensor cores are used little.
-
-What it is mistaken for
-    ``gpu_bound``: the tensor cores are busy as well. ``wrong_precision``: fp32 arithmetic is busy and memory is not.
-    ``slow_attention_fallback`` is one way to get here, and only a trace tells it.
-
-What to do next
-    Fuse: ``torch.compile``, ``fused=True`` in the optimizer, flash attention; bf16 halves every byte.
-"""
+"""The GPU's memory is the bottleneck: its bandwidth is used up while the arithmetic units wait."""
 
 from perfwatch.triage.cards.accelerated import accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.hardware import dram_peak_bytes_per_second
 from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
 
@@ -63,3 +48,6 @@ def judge(case: Case) -> Outcome:
             next=("fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte",),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,25 +1,9 @@
-"""The job runs out of memory slowly: it waits for pages again and again.
-
-What it means
-    The memory limit (or the machine) is too small for the working set: pages are taken away and read back, over and over.
-
-How it is recognised
-    The job has many major page faults per second, and the group's limit is reached, tasks stall for memory, or swap is read;
-    and the training thread sleeps meanwhile.
-
-What it is mistaken for
-    ``starved_by_storage``: reads of files by calls, not by faults. A first pass over a mapped file: the faults stop, and no page
-    comes back. A mapped data set that is larger than the limit: the page cache fills any, which is noted, and no verdict unless
-    time is lost.
-
-What to do next
-    Raise the memory limit, fewer workers, or a smaller working set.
-"""
+"""The job runs out of memory slowly: it waits for pages again and again."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.slowness import asleep_share, behind, noted, slow, working
 from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Cgroup, Host, ProcessUsage
@@ -133,3 +117,6 @@ def _scarce(case: Case) -> tuple[Evidence, ...]:
     if swapped:
         found.append(case.saw("host", "host", "swap is read", f"{swapped / 2**20:.1f} MiB/s", "0"))
     return tuple(found)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,31 +1,4 @@
-"""Every rank is in a collective, but not in the same one.
-
-What it means
-    The ranks took different branches: one calls all_reduce where the other calls broadcast or barrier. They wait for each
-    other for ever, or (with NCCL, unequal sizes) go on with garbage.
-
-How it is recognised
-    All ranks of the job are seen, all stand still in collectives, and the collectives' names or the program's lines differ.
-    The flight recorders tell it directly: one sequence number of one group means different operations, sizes or dtypes; or
-    ranks wait for each other in a ring, for two groups are called in opposite order, one rank makes a call more, or all of
-    them send (or receive) first. Or NCCL's own counts have crossed and stand: one rank is ahead in one kind of call, another
-    in another. Or the rank that is behind in one group stands in a call of another one, to which those that wait for it have
-    not come. Or some make a group, while the others wait in a collective without it. Or some ranks destroy their process group while
-    the others wait in one more call. Or all are in one call over connections on which all has arrived that was sent: then it is the
-    sizes that differ. Or every card only polls, while the ranks stand at different lines, beyond the patience or with counts that
-    stand apart. Exchanges of mpi4py are told by their lines, where steps were counted and come no more.
-
-What it is mistaken for
-    A rank in no collective: ``stalled_collective``. A call whose data is still on its way over a slow network: who has got its
-    part may be in the next one. So nothing may go over the ranks' connections; where those cannot be read, the whole patience is
-    given. Pipeline stages that send and receive: those differ by design and are not called a mismatch, unless all of them receive
-    (or all send), some are in a collective, or (without cards) nothing goes over their connections, beyond the patience. A rank
-    of which another thread will make the call, or send: while one works nothing is said; where one rests that may do so, the
-    patience is given, for what is sent five times that, and it is less sure.
-
-What to do next
-    Compare the named lines: which condition sends the ranks apart?
-"""
+"""Every rank is in a collective, but not in the same one."""
 
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
@@ -48,7 +21,7 @@ from perfwatch.triage.ranks.parted import Places, numbers, told_apart
 from perfwatch.triage.ranks.polling_apart import polling_apart
 from perfwatch.triage.ranks.traffic import travels
 from perfwatch.triage.ranks.unequal_sizes import by_sizes
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Process, Stack, Thread
@@ -101,3 +74,6 @@ def judge(case: Case) -> Outcome:
     certain = moves is not None or any(map(makes_group, chains))  # who makes a group has no data on its way
     patience = STRUCTURAL_SECONDS if certain else temporal(case)
     return told_apart(case, CAUSE, places, patience, 1.0 if len(names) > 1 else SAME_NAME)
+
+
+RULES = (Rule(CAUSE, judge),)

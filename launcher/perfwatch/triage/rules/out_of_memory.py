@@ -1,22 +1,4 @@
-"""The job ran out of memory.
-
-What it means
-    The kernel killed a process of the job because its control group or the machine had no memory left, or CUDA said that the
-    device has none.
-
-How it is recognised
-    The job ended, and the group's ``oom_kill`` counter rose when one of its processes ended by SIGKILL or unseen, or the kernel
-    log names one of the job's pids as the victim; or the last traceback is an out-of-memory error. A worker that was killed is
-    named, and the process that failed for it. A job that ended with 0 has got over whatever was killed, unless it was a rank.
-
-What it is mistaken for
-    ``killed``: SIGKILL by somebody else. An OOM kill of another job on the machine: the victim's pid is not ours; one in the
-    same control group (a notebook in the container): nothing of ours ended then.
-
-What to do next
-    On the host, look at the resident memory before the end: workers times data set is the usual reason. On the device: a smaller
-    micro-batch with gradient accumulation, activation checkpointing, or ``expandable_segments`` where fragments are the reason.
-"""
+"""The job ran out of memory."""
 
 import re
 
@@ -24,7 +6,7 @@ from perfwatch.triage.cards.whose import index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ending, traceback_of
 from perfwatch.triage.ends.oom_victims import blamed, counted, followed, logged, told, victims
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, ProcessEnded
 
@@ -109,3 +91,6 @@ def _witnesses(case: Case, end: ProcessEnded) -> tuple[Evidence, ...]:
             )
         )
     return tuple(found)
+
+
+RULES = (Rule(CAUSE, judge),)

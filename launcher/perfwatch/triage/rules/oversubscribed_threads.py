@@ -1,26 +1,9 @@
-"""The job has far more busy threads than CPUs on which it may run.
-
-What it means
-    OMP, MKL or torch's own thread pools times ranks times workers exceed the allowed cores; threads wait for each other's turn.
-
-How it is recognised
-    More threads of the job want to run at once than its CPUs allow, they wait for a CPU (run delay), and the CPU time of the
-    machine is burnt by the job itself.
-
-What it is mistaken for
-    ``contended_cpu``: somebody else burns the CPUs. ``throttled_cpu``: a quota. Many threads that sleep do no harm.
-    ``starved_by_transforms``: workers that never rest, and a trainer that waits for what they make. That is too much work, not too
-    many threads: with fewer of them it would come no sooner. So they do not count then, other threads in them do.
-
-What to do next
-    ``OMP_NUM_THREADS`` = allowed cores / processes; ``torch.set_num_threads(1)`` in workers. Of threads that the program has started
-    itself: fewer at once.
-"""
+"""The job has far more busy threads than CPUs on which it may run."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import (
     BUSY_PER_CPU,
     CROWD_PER_CPU,
@@ -115,3 +98,6 @@ def _ceiling(case: Case, rank: Member, wanted: Demand, others: float | None, cpu
     workers = {(worker.pid, worker.pid) for worker in case.job.workers(rank.pid)}
     needed = len(wanted.wanting - workers) < BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted.wanting)
     return TOO_MUCH_WORK if shared or needed else 1.0
+
+
+RULES = (Rule(CAUSE, judge),)

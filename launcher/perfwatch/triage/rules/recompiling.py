@@ -1,24 +1,9 @@
-"""torch.compile comes back in the middle of training.
-
-What it means
-    Shapes or guards change and the compiler runs again and again. Past dynamo's limit (8 by default) the function goes eager and
-    nothing more is seen: a slow run then shows no compiler at all.
-
-How it is recognised
-    Compiler frames come back between steps, in separate stretches, and cost a good part of the time. Where a step takes longer
-    than one looks, once is enough if a pass is known to have been made before the first of them, in a loop that makes steps.
-
-What it is mistaken for
-    ``compiling``: once, at the start. ``starting``.
-
-What to do next
-    ``TORCH_LOGS=recompiles``; ``dynamic=True``, ``mark_dynamic``, or padded shapes.
-"""
+"""Torch.compile comes back in the middle of training."""
 
 from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.in_compiler import passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import certainty, slow, worst
@@ -92,3 +77,6 @@ def stepped(seen: Profile) -> bool:
         untorn(seen).turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
         >= COMES_BACK
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,22 +1,4 @@
-"""Steps have become slower than they were earlier in this very run.
-
-What it means
-    Something changed: longer inputs, a slower node. Or something grows: what each step goes through becomes longer with every
-    step. No other cause was recognised.
-
-How it is recognised
-    The agent's step times show one lasting shift: the median after it is well above the one before, and the two hardly overlap.
-    The thread was sampled since, and it does not wait for a CPU. Where others take much of the machine it is a suspicion only.
-    Steps that grow all along show no one shift; the line outside of training that takes most of the time is then named. Without
-    counted steps: nearly all of the time goes into a ``backward`` that keeps its graph, and memory grows.
-
-What it is mistaken for
-    Inputs that become longer by design, in the first epoch of batches sorted by length: told with that doubt, where it is the model
-    that takes longer. Steps of very different length all along. Single long steps (checkpoints): the median does not move.
-
-What to do next
-    Look at what changed at the named time: ``perfwatch replay SESSION --at`` just before and after.
-"""
+"""Steps have become slower than they were earlier in this very run."""
 
 from perfwatch.text import short_time
 from perfwatch.triage.case import Case
@@ -24,7 +6,7 @@ from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.periods import is_in
 from perfwatch.triage.moving.progress import evaluated
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.kept_graph import kept_graph
 from perfwatch.triage.slowness import slow
@@ -138,3 +120,6 @@ def _in_model(frame: Frame, stack: Stack) -> bool:
     """Whether a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
     below = any_tag(inner_tags(stack), "forward", "backward")
     return is_in(frame, stack) and (below or short_name(frame.function) == "forward")
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,27 +1,9 @@
-"""The same call fails and is tried again and again.
-
-What it means
-    A service, a store or a node refuses; the code backs off and retries, or the launcher restarts the ranks, over and over
-    (``restart_loop``; a single restart is a mere suspicion).
-
-How it is recognised
-    The training thread is often in a retry loop: a sleep that follows on a ``try`` that failed, or on a test of an answer that
-    did not end the loop, or retry libraries' frames; of one long rest the kernel knows the end. What waits in a try of that very
-    loop, and does not compute, counts as well where it does nothing else. Or the workers that it waits for are in one, or a thread of
-    its own that is to fill its queue or to signal its event. Or ranks end and new ones of the same number take their places.
-
-What it is mistaken for
-    ``blocked_network``: one call that never returns. A worker that rests after each answer, on purpose: it uses them.
-    A helper thread that retries: training does not wait for it.
-
-What to do next
-    Look at what the named line calls, and at the ranks' own error output.
-"""
+"""The same call fails and is tried again and again."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.restarting import restarting
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.shares.tries import ONLY, only_tries, wakes
@@ -122,3 +104,6 @@ def _thread_backs_off(case: Case) -> Finding | None:
             next=(f"look at what {show(node.frame)} rests for",),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

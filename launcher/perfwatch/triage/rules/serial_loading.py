@@ -1,22 +1,4 @@
-"""The training thread prepares its own data.
-
-What it means
-    With ``num_workers=0``, or in a loop without a DataLoader, reading and transforming happen between steps, one after the
-    other.
-
-How it is recognised
-    The training thread itself is inside the loader's fetch (or data set code below it) or a sampler of the program's own. Without a
-    loader: it is outside of every model, backward and optimizer frame, and what runs there is Python or a data library (by the
-    frames, by a native profile, or it never gives the GIL back), or a program that it waits for; not tensor arithmetic. What lasts
-    for several steps and comes between them (votes after each fold) is told once it has come back, by what it costs of whole periods.
-
-What it is mistaken for
-    Models that are written as plain functions: a native profile shows torch's and BLAS' symbols there. Experience: what
-    reinforcement learning spends in its environment is no loading. ``starved_by_*``: the thread waits. CPUs that are all taken.
-
-What to do next
-    ``DataLoader(num_workers=...)``. What comes after each step instead (a metric in plain Python) is done less often.
-"""
+"""The training thread prepares its own data."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +7,7 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.gathering import STEPS, makes_batches
 from perfwatch.triage.shares.loading_doubts import MOSTLY, loading_ceiling
 from perfwatch.triage.shares.native import native_python_share
@@ -128,3 +110,6 @@ def _makes_no_experience(case: Case, makes_experience: Callable[[Stack], bool], 
 
 def _works_in(frame: Frame | None, works: Callable[[Stack], bool], stack: Stack) -> bool:
     return is_in(frame, stack) and works(stack)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,10 @@
-"""Another process computes on the job's GPU.
-
-What it means
-    A card runs one process' kernels after the other's: what the neighbour takes, the job does not get. Its memory and its cache
-    are shared as well.
-
-How it is recognised
-    The driver lists a process on the card that does not belong to the job, and says that it used the card in the last seconds.
-
-What it is mistaken for
-    A process that only holds memory there. The job's own helpers: every process of its tree is its own. In a container the
-    driver's pids may not be ours: as many as the job has on that card are taken for its own. The server of MPS, to which the driver
-    may book what the job computes: where only it is there beside the job, nothing is said.
-
-What to do next
-    ``nvidia-smi`` names the process; give each job a card of its own (CUDA_VISIBLE_DEVICES, the scheduler, MIG).
-"""
+"""Another process computes on the job's GPU."""
 
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.neighbours import Neighbour, mps_servers, neighbours
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
 from perfwatch_probes.readings import GpuProcess, Process
 
@@ -79,3 +63,6 @@ def _shown(other: Neighbour) -> str:
     used = "" if other.share is None else f" ({other.share:.0%} of the card)"
     held = "" if other.memory_bytes is None else f", {other.memory_bytes / 2**30:.1f} GiB"
     return f"pid {other.pid}{used}{held}"
+
+
+RULES = (Rule(CAUSE, judge),)

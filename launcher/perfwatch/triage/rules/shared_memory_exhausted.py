@@ -1,20 +1,4 @@
-"""/dev/shm is full or nearly so.
-
-What it means
-    DataLoader workers hand batches over through shared memory. Where it is small (64 MiB in a container by default) they die with a
-    bus error or spill elsewhere.
-
-How it is recognised
-    /dev/shm of the job is almost used up, and the job has just lost loader workers, or starts them again, or spends its time in
-    writing files that find no room there.
-
-What it is mistaken for
-    ``memory_pressure``: the machine's memory. A large /dev/shm with room left. A data set that somebody copied there, and that
-    fills it: as long as nobody fails for it, that is noted, and no verdict.
-
-What to do next
-    ``docker run --shm-size=8g`` (or an emptyDir with medium Memory), fewer workers, smaller batches.
-"""
+"""/dev/shm is full or nearly so."""
 
 from collections import Counter
 
@@ -22,7 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import saves
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, behind, noted, slow
@@ -108,3 +92,6 @@ def _writer(case: Case, seen: Profile) -> Frame | None:
 
 def _function(frame: Frame) -> tuple[str, str]:
     return frame.function, frame.file
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,39 +1,11 @@
-"""The loop turns, the optimizer does not.
-
-What it means
-    Every step's update is thrown away: a GradScaler that overflows, or a guard against NaN. The run burns its allocation and learns
-    nothing.
-
-How it is recognised
-    Backward passes go on and no optimizer step is made. The agent's count stands still; without an agent, what touches each
-    gradient once and costs no more than a step (the scaler, gradient clipping, ``zero_grad``, a look whether it is finite) is seen
-    again and again, and the step itself never (where that is brief, more samples are waited for); the optimizer was seen before,
-    or its ``step`` stands in the loop's text. Or updates were met among the passes of the same lines before, and are no more. A
-    loop of which none is seen is not judged: its steps may be too short to be sampled, as they are on a GPU. Or, less surely,
-    forward passes alone go on in a loop that by its text makes backward passes and steps, and tests whether something is finite
-    or clears gradients: a guard leaves it before backward. Or an optimizer's ``step`` asks for forward passes (a closure, as
-    Lightning hands it its training step), and no backward pass follows any more. Or batches are taken from the loader, so many
-    that the steps made of them would have been seen or counted, and no pass is made at all.
-
-What it is mistaken for
-    ``evaluating``: no backward either, and mostly a loop of its own; where one loop serves both phases, it or its caller switches
-    gradients off (``no_grad``, ``set_grad_enabled``). Gradient accumulation: a step comes after some backward passes, though the
-    gradient of each example be clipped. Gradients that are no training (an attack on the model, an estimate of influence): their
-    line was never seen while steps were made. An update that the program makes itself (``p -= rate * p.grad``): no optimizer and
-    no scaler of torch was ever seen. ``starved_by_transforms``: a step follows each batch, however brief; a run that was resumed
-    and skips what it has trained on looks the same as a loop that throws away.
-
-What to do next
-    Look at the loss: it is NaN or infinite. Lower the learning rate, or look for the first bad batch. Where batches are thrown away:
-    look at what the named line tests.
-"""
+"""The loop turns, the optimizer does not."""
 
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.progress import StepClock
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.due_steps import FEW_STEPS, counted, sampled
 from perfwatch.triage.shares.leaving_early import WHAT_NEXT, leaves_early
 from perfwatch.triage.shares.no_gradients import makes_no_gradients
@@ -137,3 +109,6 @@ def _usual(steps: StepClock, times: float = LONGER) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
     timed = times * (steps.longest_seconds or 0.0)
     return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NO_STEP_SECONDS)
+
+
+RULES = (Rule(CAUSE, judge),)

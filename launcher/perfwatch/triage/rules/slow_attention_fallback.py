@@ -1,23 +1,4 @@
-"""Attention is computed the plain way, which writes out every pair of positions.
-
-What it means
-    The fused kernels (flash, memory-efficient, cuDNN) could not be used, or were not asked for: a mask, a head size, a type, or
-    a model that computes attention itself. Time and memory grow with the square of the length.
-
-How it is recognised
-    The program's frames are in a model library's own plain attention for a good part of the time, and the card's memory is busy
-    while its tensor cores are not. Which kernels torch chooses inside ``scaled_dot_product_attention`` shows in no stack: it is
-    only suspected, where that function is called, the card is full, and neither its tensor cores nor its memory come near what
-    fused kernels would make of them; otherwise this rule says that a trace is needed. In a trace (``perfwatch capture torch``)
-    the plain implementation has a name of its own, and that decides.
-
-What it is mistaken for
-    ``memory_bound_gpu``: other kernels that move as many bytes. ``wrong_precision``: fp32 products, without any tensor work.
-
-What to do next
-    ``attn_implementation="sdpa"`` (or ``"flash_attention_2"``); under ``torch.nn.attention.sdpa_kernel(FLASH_ATTENTION)`` torch
-    says why the fused kernel is refused. A trace of a few steps shows softmax and bmm kernels instead of one.
-"""
+"""Attention is computed the plain way, which writes out every pair of positions."""
 
 from functools import partial
 
@@ -25,7 +6,7 @@ from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import FEW_SAMPLES, Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.plain_attention import attends, exponentiates, seen_from_outside
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.traced import WITNESS, trace_of
 from perfwatch.triage.words.frames import show, tags
 from perfwatch.verdict import Abstention, Alternative, Missing, Outcome
@@ -138,3 +119,6 @@ def _only_a_trace() -> Abstention:
     reason = "which attention kernel torch chose shows in no counter and no stack"
     advice = "perfwatch capture torch names it (plain: softmax and bmm kernels)"
     return Abstention(cause=CAUSE.name, missing=(Missing(witness="kernel_trace", reason=reason, advice=advice),))
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,19 +1,4 @@
-"""Checkpoints take a large part of the time.
-
-What it means
-    Steps are as fast as ever, but every so often the training thread stops to save, or to copy the model in memory.
-
-How it is recognised
-    Stretches of save frames or fsync (or of a function or class that says by its name that it saves) come back between steps,
-    in twenty seconds or in two minutes, and add up to a good part of the time from save to save. Where steps are counted, the
-    long ones among them must cost as much. A copy of the model in memory (of its parameters, or of a ``state_dict``) is told the same way.
-
-What it is mistaken for
-    ``checkpointing``: one long save. ``regressed``: the median moved.
-
-What to do next
-    Save less often, asynchronously (``torch.distributed.checkpoint.async_save``), or to a faster disk.
-"""
+"""Checkpoints take a large part of the time."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +6,7 @@ from functools import partial
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.saving import copying, in_save, recurrent_copies, recurrent_saves, saves
 from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, working
 from perfwatch.triage.words.frames import show
@@ -90,3 +75,6 @@ def judge(case: Case) -> Outcome:
         next=(kind.way_out,),
     )
     return msgspec.structs.replace(told, owner=kind.owner)
+
+
+RULES = (Rule(CAUSE, judge),)

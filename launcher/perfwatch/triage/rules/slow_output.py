@@ -1,25 +1,10 @@
-"""The training thread spends its time writing output.
-
-What it means
-    Printing, logging, a progress bar, pictures or rows of a database on every step, to whatever takes them slowly.
-
-How it is recognised
-    The training thread's samples are in logging or progress-bar frames, in a library that encodes a picture for a file, at a
-    line that prints or changes a database (be it of a hook), or blocked in writes to its stdout, its stderr, or a pipe to a program
-    that collects what it is told, and the loop goes on.
-
-What it is mistaken for
-    ``blocked_pipe``: nobody reads, and nothing moves any more. ``slow_checkpoint``: writes in save frames.
-
-What to do next
-    Print every hundredth step, or redirect the output to a file.
-"""
+"""The training thread spends its time writing output."""
 
 from perfwatch.triage.cards.gpu import regimes, unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.held_back import held_back
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.rather_computes import rather_computes
@@ -129,3 +114,6 @@ def _writing(case: Case, rank: Member, seen: Profile) -> float:
     takes = max(last[1] - last[0], rests)
     lasts = last[1] >= seen.sights[-1].at and takes > max(STANDS_SECONDS, LONGER * usual)
     return seen.share_where(prints) if before and not lasts else 0.0
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,4 @@
-"""Some ranks wait in a collective that another rank never joined.
-
-What it means
-    A rank is elsewhere: asleep, stuck in its data, dead, in another branch. The others wait for it and are victims.
-
-How it is recognised
-    At least one rank stands in a collective (or in the gradients' reduction) and does not move; at least one rank is elsewhere,
-    and its own chain ends in something that does not move. Every rank of the job must be seen, or counted: NCCL's RAS service
-    and the flight recorders tell, group by group, who has called less often than the others while no count grows, on
-    whatever machine. Where groups wait for groups, the rank at the end of it all is named. Or a rank has ended, and others
-    stay in a collective of mpi4py.
-
-What it is mistaken for
-    A slow rank: its own chain moves, be it now and then, and the collectives go on. A checkpoint of one rank while the others
-    wait: that one writes. A computation of one rank: it reads or writes; if it does not, and no loop is known that waits for a
-    condition, only time tells, five times the patience; of a batch that it loads itself, too. A key or a file that a thread or
-    a child of any rank prepares: that one works. All ranks in the same or in different collectives: ``mismatched_collective``.
-
-What to do next
-    Look at the culprit's own chain, not at the ranks that wait.
-"""
+"""Some ranks wait in a collective that another rank never joined."""
 
 import msgspec
 
@@ -34,7 +14,7 @@ from perfwatch.triage.ranks.exchanges import makes_group
 from perfwatch.triage.ranks.leaving import leaves, left_over, over
 from perfwatch.triage.ranks.mpi import left_behind
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
@@ -134,3 +114,6 @@ def _absent(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGr
         *(one for chain in (*absent, holder) if chain is not None for one in chain.culprits()),
     )
     return msgspec.structs.replace(found, wait_chain=links, culprits=culprits)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,23 +1,8 @@
-"""Busy: the program is still starting.
-
-What it means
-    Imports, the data set's index, a model being loaded: no step has been made yet, and none is due.
-
-How it is recognised
-    No step yet, the training thread is in imports, in loading or in the initialisation of weights, and it runs or reads. Less
-    surely: it turns in a loop that comes to an end (a ``for``) in the program's own code, at many lines, and neither a model
-    nor a loader was ever seen.
-
-What it is mistaken for
-    A hang in a rendezvous or on a mount: there the thread does not move.
-
-What to do next
-    Wait; if it lasts, the named line says what takes so long.
-"""
+"""The program is still starting."""
 
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.preparing import prepares
 from perfwatch.verdict import Evidence, Outcome
 from perfwatch_probes.readings import Stack, Thread
@@ -79,3 +64,6 @@ def _young(case: Case, phase: Phase) -> bool:
     """Whether the agent counts, has counted nothing yet, and the process began a moment ago."""
     process = case.job.members[phase.rank.pid].process
     return case.steps(phase.rank) is not None and (process.age_seconds or 0.0) + case.at < YOUNG_SECONDS
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,7 @@
-"""The training thread waits for data because the workers wait for the network, or for answers that it asks for itself.
-
-What it means
-    Steps go on, but each batch comes from an object store, a streaming data set or a service that answers slowly. Or the training
-    thread asks a service in each step (a tracker, a feature store) and waits for what it says.
-
-How it is recognised
-    The training thread waits for its loader while the workers hardly run and stand in socket calls (or in HTTP, TLS or cloud
-    file system frames); bytes arrive. Or that thread itself stands in HTTP frames that its own line called, again and again
-    between passes.
-
-What it is mistaken for
-    ``blocked_network``: nothing arrives at all. ``starved_by_storage``: files. ``starved_by_transforms``: who should
-    answer is a process of the job, and computes. ``bursty_loading``: waits come in a rhythm.
-
-What to do next
-    More workers hide latency; a cache near the job removes it. A thread beside training can ask, or one request for many steps.
-"""
+"""The training thread waits for data because the workers wait for the network, or for answers that it asks for itself."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.gathering import STEPS
 from perfwatch.triage.shares.job_servers import server
 from perfwatch.triage.shares.producing import work
@@ -106,3 +89,6 @@ def _asks_itself(case: Case) -> Outcome:
 def _asks(stack: Stack) -> bool:
     """Whether a line of the program has asked by HTTP, for no other known kind of work."""
     return "http" in (found := tags(stack)) and found <= OF_REQUESTS
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,7 @@
-"""The training thread waits for data because the workers wait for reads of files.
-
-What it means
-    Steps go on, but a good part of each is spent waiting for a batch whose file is still being read.
-
-How it is recognised
-    The training thread waits for its loader while the workers hardly run, and they are in state D, read from the block layer, or
-    stand in reads of files.
-
-What it is mistaken for
-    ``starved_by_network``: workers in sockets. ``starved_by_transforms``: workers that compute.
-
-What to do next
-    More workers hide latency; a local copy, larger shards or a faster disk removes it.
-"""
+"""The training thread waits for data because the workers wait for reads of files."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.producing import work
 from perfwatch.triage.shares.starving import starving
 from perfwatch.verdict import Alternative, Outcome
@@ -51,3 +37,6 @@ def judge(case: Case) -> Outcome:
         ),
         next=("iostat -x 1", "raise num_workers, or keep the data on a local disk"),
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,7 @@
-"""The training thread waits for data because the workers' own computing is too slow.
-
-What it means
-    Steps go on, but a good part of each is spent waiting for the next batch, while the workers compute at full
-    speed: decoding, augmenting, tokenising. Or a process of the job does that, which all of them ask.
-
-How it is recognised
-    The training thread's samples are in the loader's wait (or that of a queue, pool or future of the program's own); the
-    workers run at a full core, or wait for one, with less waiting on files or sockets. Workers that wait for something
-    else (a sleep) are reported here too, less surely, and so are waits whose outcome no step uses (a free buffer, an upload's end).
-
-What it is mistaken for
-    ``starved_by_storage`` and ``starved_by_network``: there the workers wait instead of running. ``contended_cpu``,
-    ``throttled_cpu``, ``oversubscribed_threads``: there the workers want to run and may not. Environments of reinforcement
-    learning that compute: what they make is experience, which cannot be made ahead of the model. ``skipping_steps``: the batches
-    come, and the loop throws them away.
-
-What to do next
-    More workers (if cores are free), cheaper or batched transforms, or preprocessing ahead of training.
-"""
+"""The training thread waits for data because the workers' own computing is too slow."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.job_servers import by_server, server
 from perfwatch.triage.shares.locked_in_turn import at_lock, turns
@@ -104,3 +85,6 @@ def _makes_experience(case: Case, found: Starving) -> bool:
     steps = in_environment(case.history, found.profile)
     waits = found.profile.share_where(awaits_data)
     return found.profile.share_where(lambda stack: awaits_data(stack) and steps(stack)) > waits / 2
+
+
+RULES = (Rule(CAUSE, judge),)

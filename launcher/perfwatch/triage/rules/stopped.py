@@ -1,19 +1,4 @@
-"""A process of the job is stopped: by a signal, a tracer, or a frozen control group.
-
-What it means
-    Somebody sent SIGSTOP (or Ctrl-Z reached the job), a debugger holds a thread, or the control group was frozen. Nothing is
-    wrong with the program; it waits to be continued.
-
-How it is recognised
-    The wait chain ends in a thread in state T or t, or the group's freezer is on. Two sightings, one second apart.
-
-What it is mistaken for
-    A checkpointing tool or a debugger stops a process for a moment: hence two sightings. ``TracerPid`` names the tracer. What
-    rations a process by signals (``cpulimit``) stops it ten times a second: it may be stopped at every look, and yet runs in between.
-
-What to do next
-    ``kill -CONT PID``, or end the tracer, or thaw the group.
-"""
+"""A process of the job is stopped: by a signal, a tracer, or a frozen control group."""
 
 from itertools import pairwise, takewhile
 
@@ -22,7 +7,7 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.patience import DECISIVE_SECONDS
 from perfwatch.triage.ranks.collectives import unanswered
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import Cgroup, ProcessUsage, Thread
@@ -98,3 +83,6 @@ def _finding(case: Case, chain: Chain) -> Finding | None:
         ),
         next=(f"kill -CONT {node.pid}" if not tracer else f"ps -o pid,user,args -p {tracer}",),
     )
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,22 +1,4 @@
-"""One rank is last again and again, and all others wait for it.
-
-What it means
-    Collectives go on, but each waits for the same rank: its data, its node, its card or its code is slower than the others'.
-
-How it is recognised
-    All ranks move. One of them hardly waits in collectives while the others spend a good part of their time there. The
-    reduction of gradients has no frame of its own below ``backward``: there a thread that sleeps waits for its peers. With
-    NCCL the waiting is a kernel: the cards of all others are taken all the time, that of the late rank is not. With mpi4py it
-    spins at the program's own line. What holds the late rank back is named too: its DataLoader, CPUs, throttled card or own line.
-
-What it is mistaken for
-    ``stalled_collective``: nothing moves. Uneven work: now this rank is late, now that one, and all wait about as much. Ranks
-    whose loaders are all too slow (``starved_*``): one is the last for long, by chance, but the others wait for their data, too.
-    What waits for no other's step is not compared: trainings that were only started together, a rank that only evaluates.
-
-What to do next
-    Look at the named rank: its own line says what it does while the others wait.
-"""
+"""One rank is last again and again, and all others wait for it."""
 
 from functools import partial
 
@@ -29,7 +11,7 @@ from perfwatch.triage.ranks.collectives import growing
 from perfwatch.triage.ranks.going_on import go_on, overdue
 from perfwatch.triage.ranks.late_cards import Late, alike, late_by_cards
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, certainty, slow
@@ -109,3 +91,6 @@ def _late(case: Case, told: Late) -> Outcome:
         next=(f"perfwatch attach {late.pid} --watch",),
     )
     return msgspec.structs.replace(found, owner=why.owner)
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,24 +1,4 @@
-"""A kernel on the GPU does not end, or a stream of it does not go on.
-
-What it means
-    The card is "100 % utilised" by a kernel that waits for something that does not come (a flag, a lock, a peer), or whose
-    loop has no end. The training thread spins in a synchronisation at a full core. No step will come. Or no kernel is there, and
-    the stream waits for a value, an event or a host function.
-
-How it is recognised
-    The training thread (or autograd's) runs at one line and waits for its card; on the card a kernel is resident all the
-    time and no data moves: not through the tensor cores, not to or from memory, the host or another card. So for
-    six seconds; what computes in its registers has the full patience, as has an idle card that a job's one rank waits for.
-
-What it is mistaken for
-    ``synchronising`` and ``gpu_bound``: data moves on the card. Kernels of many seconds: they have ended before, and nothing is
-    said until one lasts three times as long as the longest. A collective that waits for a late rank: of several ranks the one
-    whose card differs is named, and where all are alike, or some are not seen, nothing is said. ``endless_python``,
-    ``computing_on_host``: nobody waits for the card.
-
-What to do next
-    Look at what was launched before the line; ``compute-sanitizer --tool synccheck`` on a short run.
-"""
+"""A kernel on the GPU does not end, or a stream of it does not go on."""
 
 import msgspec
 
@@ -31,7 +11,7 @@ from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.ranks.footprint import stands_out
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.frames import show
@@ -138,3 +118,6 @@ def _spins(case: Case, chain: Chain) -> Evidence:
         "returns within a step",
         node.thread_at,
     )
+
+
+RULES = (Rule(CAUSE, judge),)

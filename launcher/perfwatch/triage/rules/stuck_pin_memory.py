@@ -1,24 +1,9 @@
-"""A batch is ready, but the thread that hands it over does not move.
-
-What it means
-    Between a worker and the training thread stands a helper thread: the worker's queue feeder, which pickles and sends, or the
-    main process' pin-memory thread. It is blocked, so the workers are idle and the training thread waits.
-
-How it is recognised
-    Every worker waits for its next task while the training thread waits for a batch, and a feeder or pin-memory thread is at
-    something else than waiting for work, without moving.
-
-What it is mistaken for
-    ``stuck_worker``: there a worker's main thread is at a task.
-
-What to do next
-    Look at the named frame: an object's ``__reduce__``, ``__getstate__`` or ``pin_memory`` method blocks.
-"""
+"""A batch is ready, but the thread that hands it over does not move."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
@@ -45,3 +30,6 @@ def judge(case: Case) -> Outcome:
             next=(f"py-spy dump --nonblocking --pid {end.node.pid}",),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,33 +1,10 @@
-"""A worker process that the training thread waits for does not move.
-
-What it means
-    The training thread waits for a batch (or a result), and a DataLoader or pool worker that should deliver it is alive but
-    stands still: it sleeps, waits for a lock, or turns in an endless loop. No step will come until it moves.
-
-How it is recognised
-    The wait chain passes from the training thread through the loader's or pool's queue to a worker that is busy with a task.
-    That worker's stack, run time and own io are flat; the kernel says when it last ran and until when it waits (without stacks
-    that is all, and less sure). A worker that runs without delivering anything is given the full patience, half of it where one call
-    of a regular expression has taken longer than all that each of the other workers did; workers that all sleep and ask in a loop,
-    twice that; one in a ``for`` loop, or in a ``while`` that reads or writes data itself, five times.
-
-What it is mistaken for
-    A worker that goes through data in Python, one that receives what a process of the job goes on sending, or one whose lock another
-    one may hold that works: ``waiting_on_work``. A slow worker: its stack or io moves, or its wait ends soon
-    ("wakes in 13 s"). A worker that waits for a disk, a peer or a file: that is named instead, for it is the end of the chain.
-    A dead worker: see ``dead_worker``.
-
-What to do next
-    Look at the named line of the data set. A timeout there, or ``DataLoader(timeout=...)``, turns the hang into an error. A
-    fork that waits for a lock which its parent held at the fork: the spawn start method. One that waits for room in a queue
-    whose reader waits for it: let the reader read on while it waits.
-"""
+"""A worker process that the training thread waits for does not move."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.lock_owners import takes_again
@@ -139,3 +116,6 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ),
     )
     return blamed(case.history, end.node, found) if running and not wild else found
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,20 +1,4 @@
-"""The training thread waits for the GPU again and again, and each time the card runs dry.
-
-What it means
-    ``.item()``, ``.cpu()``, ``print(loss)``, ``nonzero``, a branch on a tensor or an explicit synchronisation: the host waits
-    until the card is done, and only then launches the next kernels. Meanwhile the card has nothing to do.
-
-How it is recognised
-    A good share of the training thread's samples are at calls that wait for the device, and on the card kernels come and go
-    with gaps between them.
-
-What it is mistaken for
-    ``gpu_bound``: the thread waits as long, but the card is busy all the while. ``host_bound_python``: no waits, only launches.
-    ``stuck_kernel``: the wait never ends.
-
-What to do next
-    Keep the value on the device and read it every hundredth step; ``torch.where`` instead of a branch; ``non_blocking=True``.
-"""
+"""The training thread waits for the GPU again and again, and each time the card runs dry."""
 
 from functools import partial
 
@@ -28,7 +12,7 @@ from perfwatch.triage.cards.accelerated import (
     sync_share,
 )
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.slowness import LOST_SHARE, certainty
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.verdict import Alternative, Outcome
@@ -80,3 +64,6 @@ def judge(case: Case) -> Outcome:
             next=(f"keep the value at {frame} on the device, and read it every hundredth step",),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

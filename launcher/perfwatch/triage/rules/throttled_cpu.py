@@ -1,24 +1,9 @@
-"""The control group's CPU quota stops the job for a part of every period.
-
-What it means
-    The container or Slurm job has a CPU limit below what it wants to use; the kernel parks all its threads until the next period.
-
-How it is recognised
-    ``nr_throttled`` and the throttled time of the job's group grow, in a good share of the periods, and the training thread or
-    a loader worker waits for a CPU meanwhile.
-
-What it is mistaken for
-    ``contended_cpu``: run delay without throttling. A quota that is never reached: nothing is throttled. One that is touched at
-    the end of many periods, for a moment: that is noted, and no verdict.
-
-What to do next
-    Raise the CPU limit, or use fewer threads and workers.
-"""
+"""The control group's CPU quota stops the job for a part of every period."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.slowness import certainty, noted, slow, working
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Cgroup
@@ -76,3 +61,6 @@ def _lost(case: Case, rank: Member, share: float, stopped: float | None) -> floa
     known = [delay for delay in delays if delay is not None]
     longest = [one for one in (stopped, max(known, default=None)) if one is not None]
     return min(share, *longest) if longest else None
+
+
+RULES = (Rule(CAUSE, judge),)

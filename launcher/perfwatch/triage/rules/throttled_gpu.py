@@ -1,26 +1,11 @@
-"""The GPU runs below its clock: it is too hot, or its power is cut.
-
-What it means
-    The card (or the machine's power supply) protects itself: heat, a power brake, a hardware slowdown. Every kernel takes longer
-    by as much as the clock is down.
-
-How it is recognised
-    With the card in use, its own reasons for a lower clock name heat, a power brake or a hardware slowdown, and the clock is
-    below that of this run before, of the job's other cards, or of the card's maximum.
-
-What it is mistaken for
-    The software power cap alone, on a card that runs flat out: that is normal. The low clock of a card that idles.
-
-What to do next
-    ``nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER``; airflow, fans, the machine's power supplies; drain the node.
-"""
+"""The GPU runs below its clock: it is too hot, or its power is cut."""
 
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu
 from perfwatch.triage.cards.clocks import IN_USE, REASONS, clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample
@@ -102,3 +87,6 @@ def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
     card = case.history.latest(Gpu, uuid)
     most = card.reading.sm_clock_max_mhz if card is not None else None
     return (None if most is None else float(most)), "its maximum"
+
+
+RULES = (Rule(CAUSE, judge),)

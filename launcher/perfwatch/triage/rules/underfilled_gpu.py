@@ -1,25 +1,10 @@
-"""The GPU is busy with kernels that fill only a small part of it.
-
-What it means
-    A batch too small, few blocks, one sequence at a time: a kernel is resident all the time, and most of the card's
-    multiprocessors have nothing to do.
-
-How it is recognised
-    A kernel is resident nearly all the time, steps go on, and only a small share of the multiprocessors is active.
-
-What it is mistaken for
-    ``stuck_kernel``: no step is made. ``host_bound_python``: the card waits between kernels. A rank that waits in a collective
-    has few active multiprocessors too: of a job with several ranks nothing is said.
-
-What to do next
-    A larger batch (gradient accumulation keeps the effective one), several small models side by side, or a smaller card (MIG).
-"""
+"""The GPU is busy with kernels that fill only a small part of it."""
 
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.residency import BUSY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import GpuActivity
 
@@ -62,3 +47,6 @@ def _waits(case: Case, one: Accelerated) -> bool:
     """Whether a kernel of a collective may be what fills so little of the card."""
     several = len(case.job.ranks) > 1 or (case.job.world_size or 1) > 1
     return several
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,22 +1,4 @@
-"""Every rank is blocked, nothing that could release it can, and no other cause fits.
-
-What it means
-  Every rank is blocked, and everything that could release it is blocked too, has ended, or does not exist. The job will not go
-  on by itself. No other cause fits, so the report names the place where the chain of waits ends and not the reason.
-
-How it is recognised
-  perfwatch builds a graph of what waits for what: threads, processes, ranks and GPUs, and the locks, pipes, files, sockets and
-  collectives between them. A wait is settled if all its possible releasers are seen and none of them can release it. The rule
-  reports a hang when the wait of every rank is settled and has lasted for 6 s, and no other rule recognises a hang.
-
-What it is mistaken for
-  A wait that something outside of the job ends: another host, a person, a signal, a timer of the kernel, native code. perfwatch
-  cannot see whether these act, so it does not call such a wait settled. A process that sleeps and then answers is seen to sleep.
-
-What to do next
-  py-spy dump --native --pid PID for the process at the end of the chain shows the call that does not return. Look for the
-  code that should have released it: an exception on the way to it, a thread or process that ended early, a count that is too high.
-"""
+"""Every rank is blocked, nothing that could release it can, and no other cause fits."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
@@ -25,7 +7,7 @@ from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Basis, Prospect, Task
 from perfwatch.triage.graph.words import blocked_on, does, pid_of, resource_named, why_settled
 from perfwatch.triage.hang import witnesses
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link, Outcome
@@ -127,3 +109,6 @@ def _links(built: Builder, pid: int) -> tuple[Link, ...]:
             )
         )
     return tuple(found[:SHOWN_LINKS])
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,26 +1,4 @@
-"""The program waits for a lock file, or for a file to appear.
-
-What it means
-    A FileLock, ``flock``, torch's file baton or a flag file: whoever should release or create it is gone or never came.
-
-How it is recognised
-    The wait chain ends in a blocked file lock, in a lock library's frames, or in a loop in the program's own code that sleeps
-    and tests for a file. The loop's text says whether the file is to appear or to go, and a look at the file whether it is there and
-    since when unchanged. Where the kernel knows who holds the lock, the holder is named. A database's lock that another connection
-    of the same process holds, in a transaction that nobody ends, is one as well. A holder outside of the job is watched for some
-    seconds, with what it has started. A process that opened the file twice, and beside which nobody could let go, waits for
-    itself; what it forked may hold the lock for it. One that is stopped, or whose threads all wait for each other, will not let go; of any
-    other that rests nobody knows what it waits for, and the verdict is less sure.
-
-What it is mistaken for
-    A live owner that works: the holder runs or does io, or one outside of the job sleeps until a moment that the kernel knows. Of
-    a file that is looked for again and again nobody knows the owner: while another rank downloads, builds or computes, or what it
-    has started does, this one is its victim. An evaluator, or an actor that asks for new weights now and then: another job brings
-    them, and may take its time.
-
-What to do next
-    If the owner is gone, remove the named file; else look at the owner.
-"""
+"""The program waits for a lock file, or for a file to appear."""
 
 from shlex import quote
 
@@ -32,7 +10,7 @@ from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
 from perfwatch.triage.moving.working import AT_ONCE, busy_with, goes_on, started_by, works
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
@@ -138,3 +116,6 @@ def _rests_for_ever(node: Node) -> bool:
 
 def _refuted(end: End) -> str:
     return "the loop tests for a file" if end.kind == "file_poll" else "the wait ends when that lock is released"
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,22 +1,9 @@
-"""The program waits for input from a person.
-
-What it means
-    A ``breakpoint()``, ``pdb`` or ``input()`` was left in the code and reads from a terminal.
-
-How it is recognised
-    The wait chain ends in a read from a terminal, or in the debugger's own frames while the thread sleeps.
-
-What it is mistaken for
-    A terminal that a helper thread reads for a key: that thread is not on the training thread's chain.
-
-What to do next
-    Type at the prompt (``c`` and Enter in pdb), or take the breakpoint out; ``PYTHONBREAKPOINT=0`` disables them all.
-"""
+"""The program waits for input from a person."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.patience import DECISIVE_SECONDS
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
@@ -43,3 +30,6 @@ def judge(case: Case) -> Outcome:
             ),
         )
     return None
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,29 +1,4 @@
-"""Busy: the training thread waits for work in progress: by a child process, a lock holder, another rank, or other threads.
-
-What it means
-    A converter, a compressor, another process that builds an index or a cache: training goes on when it is done.
-
-How it is recognised
-    The wait chain leads to a child process; or, while no step is seen and the loop around the wait makes none, to a pool's worker
-    that hands over results, or through a pipe or a socket to a process that the rank started; or it ends at a file lock that
-    somebody holds, or at a pipe at whose other end somebody outside of the job is, or it asks again and again for a file, or
-    for what only others can change (a flag in shared memory), while a child of its own, or another rank with something else to
-    do than to ask as well, is there. And that process (or what it started) uses CPU time or reads and writes, in a thread that
-    is not a mere heartbeat beside one that stands still. Or other threads of its own process, in native code what it has
-    started, or for a key in the store any rank, may bring what it waits for, and those work; or it is an actor between two
-    calls, and its driver or another actor works; or it waits in a collective, for a rank that runs Python, and reads or writes
-    meanwhile or turns in a ``for`` loop. Or the training thread itself, or a worker that owes it a batch, goes through data:
-    it reads or writes all the time, in no ``while`` loop. Or it sleeps until a moment that the kernel knows, ten minutes off
-    at most; or somebody outside of the job does, or what that has started, and holds the lock that it waits for.
-
-What it is mistaken for
-    ``blocked_child`` and ``waiting_for_file``: there nobody at the end of the chain does anything. ``starved_by_transforms``:
-    there the data is for steps. A process that only burns CPU may also be in an endless loop: without a byte read or written
-    the verdict is less sure. An evaluation of a few seconds in one rank: it is told when it has lasted a third of the patience.
-
-What to do next
-    Wait, or look at that process; do the work once, ahead of training.
-"""
+"""The training thread waits for work in progress: by a child process, a lock holder, another rank, or other threads."""
 
 from collections.abc import Iterable, Iterator
 
@@ -33,7 +8,7 @@ from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.working import MOVING_BYTES, Work, beside, busy_with, goes_on, moves, work_beside
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absence import in_collective
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS, through_data
 from perfwatch.triage.waits.asking import asks
 from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
@@ -138,3 +113,6 @@ def _waits(case: Case, chain: Chain) -> Evidence:
 
 def _command(words: Iterable[str]) -> str:
     return " ".join(" ".join(words).split())[:60]
+
+
+RULES = (Rule(CAUSE, judge),)

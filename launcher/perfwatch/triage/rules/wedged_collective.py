@@ -1,21 +1,4 @@
-"""Every rank is in the same collective, and it does not end.
-
-What it means
-    Nobody is missing and nobody is wrong: the network, the fabric or the collective library itself does not deliver. A cable,
-    a switch, a firewall, a broken NIC or link.
-
-How it is recognised
-    Every rank of the job is seen, and all stand in the same call at the same line (on GPUs: a kernel is resident that moves
-    nothing, and all cards look alike). NCCL's counts and the flight recorders, where they are there, are level and do not
-    grow. No bytes travel over the ranks' connections (where these cannot be read: over any interface), RDMA ports or NVLink.
-
-What it is mistaken for
-    ``stalled_collective``: a rank is elsewhere, or has called less often. ``mismatched_collective``: the calls differ. A large
-    transfer: bytes travel. Ranks that send to each other: RAS counts no sends. ``stuck_kernel``: one card looks different from the others.
-
-What to do next
-    ``dmesg`` and the port counters of the machines named; ``NCCL_DEBUG=INFO``; nccl-tests between these ranks.
-"""
+"""Every rank is in the same collective, and it does not end."""
 
 import msgspec
 
@@ -24,7 +7,7 @@ from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.collectives import recorder_owes
 from perfwatch.triage.ranks.together import together
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Abstention, Alternative, Link, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 
@@ -99,3 +82,6 @@ def _used(communicator: Communicator) -> bool:
 def _link(link: Link, counted: bool) -> Link:
     """What a card that polls host memory does looks like work to whoever sees that card alone."""
     return msgspec.structs.replace(link, waits_for="its GPU, whose kernel only polls") if counted else link
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,28 +1,10 @@
-"""At each epoch's start all workers are started anew.
-
-What it means
-    Without ``persistent_workers=True`` every epoch forks (and imports, and opens) everything again; with short epochs that is
-    most of the time.
-
-How it is recognised
-    The workers' pids change while steps go on, and the training thread spends time in starting or joining them, or in waiting
-    for them before they take their first task.
-
-What it is mistaken for
-    An index built at each epoch's start: no new pids. Batches that a sampler draws there: that is its time. Workers that die:
-    they leave an exit code, and torch raises.
-    ``starved_by_transforms`` and the like from the second epoch on: the pids have changed there too, but the waiting goes on
-    long after the workers are at work.
-
-What to do next
-    ``DataLoader(persistent_workers=True)``.
-"""
+"""At each epoch's start all workers are started anew."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import tags_seen
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty, slow, working
 from perfwatch.triage.words.frames import any_tag, show, tags
@@ -129,3 +111,6 @@ def _is_worker(case: Case, child: Member) -> bool:
         return True
     found = tags_seen(case.history, child.pid, child.pid)
     return "worker" in found or (child.role == "child" and child.alive and found == {"import"})
+
+
+RULES = (Rule(CAUSE, judge),)

@@ -1,21 +1,4 @@
-"""Matrix products run in full precision: the tensor cores are idle.
-
-What it means
-    fp32 with TF32 off (torch's default for matrix products), or fp64 that came in with a NumPy array. The ordinary units do what
-    the tensor cores could do several times as fast.
-
-How it is recognised
-    The card is busy, its fp32 (or fp64) pipe is used a good part of the time, the tensor cores are not, and memory is not the
-    bottleneck. A model's layers, or lines that multiply matrices, were seen in the stacks, or a trace shows such products.
-
-What it is mistaken for
-    ``memory_bound_gpu``: elementwise work in fp32 leaves that pipe idle and memory busy. bf16, fp16 and TF32 use the tensor
-    cores. Arithmetic that has no matrix products (simulations) looks the same to the card: there this is no fault, and where
-    nothing was seen of a model or its training it is only noted.
-
-What to do next
-    ``torch.set_float32_matmul_precision("high")``, or ``torch.autocast("cuda", dtype=torch.bfloat16)``.
-"""
+"""Matrix products run in full precision: the tensor cores are idle."""
 
 from functools import partial
 
@@ -23,7 +6,7 @@ from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitor
 from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.traced import trace_of
 from perfwatch.triage.slowness import NOTED
 from perfwatch.triage.words.code import line_of, names
@@ -105,3 +88,6 @@ def _multiplies(case: Case, stack: Stack) -> bool:
         return True
     lines = (line_of(case.history, frame) for frame in user_frames(stack))
     return any(line is not None and (names(line.calls) & PRODUCTS or " @ " in line.text) for line in lines)
+
+
+RULES = (Rule(CAUSE, judge),)
