@@ -86,8 +86,6 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if brings_no_batch(case, chain, others_waited):
         return False
     wakes, moved = wakes_soon(case, end), moves(case.history, end.node.pid, end.node.tid)
-    if end.kind == "sleep" and wakes and (end.node.motion.ran_ago_seconds or 0.0) >= SINCE * others_waited:
-        return True  # one sleep that is over soon, and no try since the others wait
     if end.still and not wakes and end.node.stack is not None:
         return end.kind not in SETTLED and moved.recurrent
     recent = _recent(case, chain)
@@ -375,17 +373,6 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
         return f"{who(absent)} backs off and tries again and again"
     if not over(absent):
         also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
-        return f"{who(absent)} {doing(absent.awaited)}{also}{_around(absent)}"
+        return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
-
-
-def _around(absent: Chain) -> str:
-    """Of a cycle through another process: that the one that is waited for waits as well, and for what."""
-    at = (absent.end.node.pid, absent.end.node.tid)
-    own = next((n for n, link in enumerate(absent.links) if (link.pid, link.tid) == at), None)
-    if absent.end.kind != "cycle" or own is None:
-        return ""
-    beyond = (link for link in absent.links[own + 1 :] if link.pid != at[0] and link.depth > absent.links[own].depth)
-    other = next(beyond, None)
-    return "" if other is None else f", which waits at {other.frame or '?'} for {other.waits_for}"

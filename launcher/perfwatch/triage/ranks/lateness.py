@@ -17,19 +17,17 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of, user_frame
+from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of
 from perfwatch.verdict import Culprit, Evidence
-from perfwatch_probes.readings import Frame, GpuSample, Stack
+from perfwatch_probes.readings import GpuSample, Stack
 
 LATELY_SECONDS = 6.0
 CAME_BACK = 2  # times: once may be the step that never ended
 WOKEN = 3  # times: less may be what led up to a hang
-OVERDUE_SECONDS, OVERDUE = 3.0, 2.5  # times the longest step lately, not that of minutes ago
+IMPORTING = 0.1  # of the time
 LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 CLOCK_RATIO = 0.9  # of the peers' clocks
-MOST_BEFORE = 0.8
-IMPORTING = 0.1  # of the time
 RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 TAKEN, FREE = 0.9, 0.6
@@ -86,12 +84,8 @@ def all_wait_at_once(waits: list[float]) -> float:
 
 
 def training_seconds(case: Case, rank: Member) -> float:
-    """The window; where a good part of it lies before the first step, the time since then.
-
-    Before it one rank may prepare what the others wait for once. Known only where steps are counted.
-    """
-    since = WINDOW_SECONDS if case.steps(rank) is None else trained_for(case, rank)
-    return since if since <= MOST_BEFORE * WINDOW_SECONDS else WINDOW_SECONDS
+    """The window; where steps are counted, without the time before the first: one rank may prepare something for the others."""
+    return WINDOW_SECONDS if case.steps(rank) is None else min(WINDOW_SECONDS, trained_for(case, rank))
 
 
 def _in_reduction(stack: Stack) -> bool:
@@ -115,17 +109,20 @@ def _motion(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion
 
 
 def go_on(case: Case) -> bool:
-    """True if steps are made: of ranks that meet in each step one goes on only if all do, however still one looks in between."""
-    going = [case.progress[rank.pid].kind != "still" or _comes_back(case, rank) for rank in case.ranks]
-    return any(going) and all(
-        goes or wakes_soon(case, case.chains[rank.pid].end) for rank, goes in zip(case.ranks, going, strict=True)
+    """True if steps are made. Of ranks that meet in each step one goes on only if all do: one that is late looks still in between."""
+    meet = any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks)
+    return all(
+        case.progress[pid].kind != "still"
+        or (meet and chain.end.kind not in ("collective", "gpu"))
+        or _comes_back(case, case.job.members[pid])
+        or wakes_soon(case, chain.end)
+        for pid, chain in case.chains.items()
     )
 
 
 def overdue(case: Case) -> bool:
-    """True if the count of steps stands still for far longer than steps take: late is not the word then."""
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None and clock.usual]
-    return any((one.ago_seconds or 0.0) > max(OVERDUE_SECONDS, OVERDUE * max(one.usual)) for one in clocks)
+    """True if the next step should have come long ago: late is not the word then."""
+    return any(clock is not None and clock.late for clock in map(case.steps, case.ranks))
 
 
 def meets_again(case: Case, rank: Member, seconds: float) -> bool:
@@ -136,31 +133,10 @@ def meets_again(case: Case, rank: Member, seconds: float) -> bool:
 def _comes_back(case: Case, rank: Member) -> bool:
     """True if a rank that nearly always waits was seen to leave the wait and come back, or was woken again and again.
 
-    The steps in between may take microseconds, in which no sample falls; the kernel counts each time that the thread was woken. One
-    that spins for its card is never woken, and runs all the same.
+    The steps in between may take microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
     """
-    if meets_again(case, rank, WINDOW_SECONDS) or _is_waited_for(case, rank):
-        return True
-    seen, thread = case.profile(rank, WINDOW_SECONDS), case.progress[rank.pid].thread
-    if motion(case.history, rank.pid, thread).switches_per_second == 0.0:
-        return False
-    moved = moves(case.history, rank.pid, thread)
-    return moved.recurrent and moved.times >= WOKEN and seen.share_where(partial(in_collective, case)) > 0
-
-
-def _is_waited_for(case: Case, rank: Member) -> bool:
-    """True if a rank comes again and again to the line in which others wait for it, for a moment, and they still go on from there."""
-    lines = case.history.once(("waits_at",), lambda: _waits_at(case))
-    at_one = case.profile(rank, WINDOW_SECONDS).turns(lambda stack: user_frame(stack) in lines)
-    return bool(lines) and at_one >= CAME_BACK
-
-
-def _waits_at(case: Case) -> frozenset[Frame]:
-    """The program's lines in which ranks wait for others; none where no rank was seen to go on from there lately."""
-    if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
-        return frozenset()
-    met = [one.reading for rank in case.ranks for one in case.profile(rank, WINDOW_SECONDS).sights]
-    return frozenset(line for stack in met if in_collective(case, stack) and (line := user_frame(stack)) is not None)
+    moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
+    return meets_again(case, rank, WINDOW_SECONDS) or (moved.recurrent and moved.times >= WOKEN)
 
 
 # Which of them are there to train
@@ -179,7 +155,7 @@ def who_train(case: Case) -> tuple[Member, ...]:
 def trains_without(case: Case, rank: Member) -> bool:
     """True if all other ranks train on and on, two at least of them together, and this one was never seen to: it has another part."""
     at_it = case.history.once(("train_on",), lambda: _train_on(case))
-    return 2 <= len(at_it) == len(case.ranks) - 1 and rank.pid not in at_it and not _trained(case, rank)
+    return 2 <= len(at_it) == len(case.ranks) - 1 and not _trained(case, rank)
 
 
 def _train_on(case: Case) -> frozenset[int]:

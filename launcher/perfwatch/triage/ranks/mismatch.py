@@ -15,7 +15,6 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
-from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
@@ -37,8 +36,8 @@ from perfwatch.triage.ranks.calls import (
     rank_of,
     waits_as,
 )
-from perfwatch.triage.ranks.groups import Disagreement, Seat, Standing, counted_apart, disagreement, shown, standings
-from perfwatch.triage.ranks.same_call import SameCall, between_ranks, carried, same_call, travels
+from perfwatch.triage.ranks.groups import Disagreement, Seat, Standing, counted_apart, disagreement, shown
+from perfwatch.triage.ranks.same_call import SameCall, between_ranks, same_call, travels
 from perfwatch.triage.ranks.thresholds import CERTAIN, COMPARE, FEW, HIGH, MEDIUM, SHOWN
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph, why_in_a_ring
 from perfwatch.triage.roles.rank_gaps import rank_ranges
@@ -131,7 +130,7 @@ def in_a_ring(case: Case) -> Outcome:
         chains[0],
         summary=f"the ranks wait for each other in a ring, for {why}: {parts}",
         patience=STRUCTURAL_SECONDS,
-        silent=max(graph.seconds, min(map(_silent, chains)) if graph.recorded else 0.0),
+        silent=max(graph.seconds, min(map(_silent, chains))),
         ceiling=1.0 if graph.recorded else CERTAIN,
         evidence=graph.evidence(case),
         culprits=tuple(
@@ -311,12 +310,12 @@ def _kind(name: str) -> str:
 
 
 def _seen_behind(case: Case, one: _Behind) -> Evidence:
-    entity, silent = f"rank {rank_of(one.chain)}", f"for {_silent(one.chain):.1f} s"
     if one.chain.end.kind == "collective":
-        return case.saw("collective", entity, f"is {one.told}", f"{_line(one.chain)} {silent}", "the others' call")
-    card = regime(case.history, one.chain.end.detail)
+        return _in_call(case, one.chain, f"is {one.told}")
+    entity, card = f"rank {rank_of(one.chain)}", regime(case.history, one.chain.end.detail)
+    shown = f"{card.shown()}, for {_silent(one.chain):.1f} s"
     alone = "the others' call, to which it has not come, holds their cards alone"
-    return case.saw(card.source, entity, "its card holds a kernel that only polls", f"{card.shown()}, {silent}", alone)
+    return case.saw(card.source, entity, "its card holds a kernel that only polls", shown, alone)
 
 
 # Some have made their last call
@@ -325,63 +324,36 @@ def _seen_behind(case: Case, one: _Behind) -> Evidence:
 def left_early(case: Case) -> Outcome:
     """Some ranks end their process group, the others wait in one more call: all stand still, and none is anywhere else."""
     leaving = [chain for chain in case.still_chains if leaves(chain)]
-    waiting = [chain for chain in case.chains.values() if not leaves(chain) and _stands(case, chain)]
+    waiting = [
+        chain
+        for chain in case.chains.values()
+        if not leaves(chain) and (chain in case.still_chains or polls(case.history, chain.start.pid))
+    ]
     if not leaving or not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
         return None
     if any(chain.end.kind not in ("collective", "gpu", "native") for chain in waiting):
         return None  # where no GPU can be asked, a wait for it is seen as a native call that does not return
-    seen = all(in_collective(case, chain) or polls(case.history, chain.start.pid) for chain in waiting)
-    crossed = next((one for one in standings(case) if one.crossed), None)
-    if crossed is not None:  # what the rank that has called most waits in is what the others never call
-        reached = {seat.pid: seat.reached for seat in crossed.seats}
-        waiting.sort(key=lambda chain: -reached.get(chain.start.pid, 0))
     where = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:MOST_NAMED])
     leave = f"{where} {'destroys its' if len(leaving) == 1 else 'destroy their'} process group"
-    who, at = listed([rank_of(chain) for chain in waiting]), show(waiting[0].start.frame)
-    stay = f"{who} in one more, at {at}"
-    evidence = tuple(
-        case.saw(
-            "collective",
-            f"rank {rank_of(chain)}",
-            "destroys its process group" if leaves(chain) else f"waits {waits_as(case, chain)}",
-            f"{show(chain.start.frame)} for {_silent(chain):.1f} s",
-            "all ranks in the same call",
-        )
-        for chain in (*leaving[:2], *waiting[:2])
-    )
-    if crossed is not None:
-        told = [seat for seat in crossed.seats if seat.launched][:MOST_NAMED]
-        counts = "; ".join(f"{seat.name}: {_counted(seat.launched)}" for seat in told)
-        stay = f"{who} in different calls, at {at}: {counts}"
-        same = "the same calls in every rank"
-        evidence += (case.saw("nccl_ras", crossed.group, "the waiting ranks' calls", counts, same, crossed.at),)
-    blamed = (*waiting, *leaving) if crossed is not None else (*leaving, *waiting)
+    stay = f"{listed([rank_of(chain) for chain in waiting])} in one more, at {show(waiting[0].start.frame)}"
+    polling = [chain for chain in waiting if polls(case.history, chain.start.pid)]
+    seen = all(chain in polling or in_collective(case, chain) for chain in waiting)
+    may_talk = len(polling) > 1 and not _silence(case)  # in a slow collective among themselves
     return _mismatch(
         case,
         leaving[0],
         summary=f"the ranks have made unequal numbers of calls: {leave}, while {stay}",
-        patience=STRUCTURAL_SECONDS if seen and not _may_talk(case, waiting) else temporal(case),
+        patience=STRUCTURAL_SECONDS if seen and not may_talk else temporal(case),
         silent=min(map(_silent, (*leaving, *waiting))),
-        evidence=evidence,
-        culprits=tuple(one for chain in blamed for one in chain.culprits()),
-        wait_chain=(*(link for chain in leaving for link in chain.links), *links(case, waiting, {})),
+        evidence=tuple(
+            _in_call(case, one, "destroys its process group" if leaves(one) else f"waits {waits_as(case, one)}")
+            for one in (*leaving[:2], *waiting[:2])
+        ),
+        culprits=_culprits((*leaving, *waiting)),
+        wait_chain=(*_links(leaving), *links(case, waiting, {})),
         alternatives=(Alternative(cause="hung_at_exit", refuted_by="training is not over in every rank"),),
         advice=("compare how many batches each rank gets: which has fewer, or leaves its loop earlier?",),
     )
-
-
-def _stands(case: Case, chain: Chain) -> bool:
-    """True if a rank does not go on: it spins for a card that only polls, in one line as far as it was seen, or stands anyway."""
-    spins = chain.start.motion.distinct <= 1 and polls(case.history, chain.start.pid)
-    return spins or chain in case.still_chains
-
-
-def _may_talk(case: Case, waiting: list[Chain]) -> bool:
-    """True if cards that poll may be in a slow collective among themselves: two or more, and data comes or none was read."""
-    if sum(polls(case.history, chain.start.pid) for chain in waiting) < 2:
-        return False
-    own = carried(case, WINDOW_SECONDS)
-    return own is None or not own.silent
 
 
 # In one call, as far as the stacks show
@@ -408,7 +380,7 @@ def by_sizes(case: Case) -> Outcome:
         ceiling=MEDIUM,  # by exclusion: the sizes themselves only the recorders tell
         evidence=found.evidence(case),
         culprits=(),
-        wait_chain=tuple(link for chain in found.chains for link in chain.links),
+        wait_chain=_links(found.chains),
         alternatives=(
             Alternative(
                 cause="wedged_collective",
@@ -456,7 +428,7 @@ def in_exchanges(case: Case) -> Outcome:
             case.saw("collective", f"rank {rank_of(chain)}", f"is in {place}", f"no step for {silent:.1f} s", "returns")
             for chain, place in list(zip(chains, places, strict=True))[:FEW]
         ),
-        culprits=tuple(one for chain in chains for one in chain.culprits()),
+        culprits=_culprits(chains),
         wait_chain=chains[0].links,
         alternatives=(Alternative(cause="stalled_collective", refuted_by="every rank is in an exchange"),),
         advice=("Sendrecv, or Isend before Recv: a Send may wait for its receiver" if how is ALL_SEND else COMPARE,),
@@ -527,7 +499,7 @@ def behind_cards(case: Case) -> Outcome:
             for chain, line in zip(chains, lines, strict=True)
             for one in chain.culprits()
         ),
-        wait_chain=tuple(link for chain in chains for link in chain.links),
+        wait_chain=_links(chains),
         alternatives=(Alternative(cause="wedged_collective", refuted_by="the ranks stand at different lines"),),
         advice=(
             "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is",
@@ -598,19 +570,9 @@ def by_stacks(case: Case) -> Outcome:
         patience=patience,
         silent=min(map(_silent, chains)),
         ceiling=ceiling,
-        evidence=tuple(
-            case.saw(
-                "collective",
-                f"rank {chain.start.rank}",
-                f"waits in {name}",
-                f"{line} for {_silent(chain):.1f} s",
-                "all ranks in the same call",
-            )
-            for (name, line), there in parted
-            for chain in there
-        ),
-        culprits=tuple(one for chain in chains for one in chain.culprits()),
-        wait_chain=tuple(link for chain in chains for link in chain.links),
+        evidence=tuple(_in_call(case, one, f"waits in {name}") for (name, _), there in parted for one in there),
+        culprits=_culprits(chains),
+        wait_chain=_links(chains),
     )
 
 
@@ -664,6 +626,19 @@ def _mismatch(
         next=advice,
     )
     return msgspec.structs.replace(found, culprits=culprits, wait_chain=wait_chain)
+
+
+def _in_call(case: Case, chain: Chain, claim: str) -> Evidence:
+    observed = f"{_line(chain)} for {_silent(chain):.1f} s"
+    return case.saw("collective", f"rank {rank_of(chain)}", claim, observed, "all ranks in the same call")
+
+
+def _culprits(chains: Collection[Chain]) -> tuple[Culprit, ...]:
+    return tuple(one for chain in chains for one in chain.culprits())
+
+
+def _links(chains: Collection[Chain]) -> tuple[Link, ...]:
+    return tuple(link for chain in chains for link in chain.links)
 
 
 def _silence(case: Case) -> bool:

@@ -140,18 +140,12 @@ def _by_records(case: Case) -> WaitGraph | None:
         frames={rank: operation.frames[0] for rank, (_, operation) in oldest.items() if operation.frames},
         standings=tuple(standings(case)),
         source="flight_recorder",
-        seconds=max(stood_seconds(case, dumps), _counted_seconds(case, edges)),
+        seconds=stood_seconds(case, dumps),
     )
 
 
 def _targets(edges: Edges) -> set[int]:
     return {rank for targets in edges.values() for rank in targets}
-
-
-def _counted_seconds(case: Case, edges: Edges) -> float:
-    """For how long RAS has counted what the recorders show: the same ranks wait for the same ones."""
-    counted = _by_counts([one for one in standings(case) if one.source == "nccl_ras"])
-    return counted.seconds if counted is not None and edges and counted.edges == edges else 0.0
 
 
 def _oldest(dumps: list[Dump]) -> Calls:

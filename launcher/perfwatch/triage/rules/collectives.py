@@ -33,7 +33,6 @@ from perfwatch.verdict import Abstention, Alternative, Finding, Link, Missing, O
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 
 WEDGED = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
-OUTAGE_SECONDS = 20.0  # seen to be sent again and again: a route or a bond that fails over has healed by then
 ANSWER_SECONDS = 5.0  # more, while a recorder that can be asked has not answered: it writes within two seconds
 
 
@@ -138,8 +137,8 @@ def mismatched(case: Case) -> Outcome:
         mismatch.by_records(case)
         or mismatch.in_a_ring(case)
         or mismatch.in_other_groups(case)
-        or mismatch.left_early(case)
         or mismatch.by_counts(case)
+        or mismatch.left_early(case)
         or mismatch.by_sizes(case)
         or mismatch.in_exchanges(case)
         or mismatch.behind_cards(case)
@@ -156,8 +155,6 @@ def wedged(case: Case) -> Outcome:
         return None  # what the network was given it has delivered
     # NVLink delivers or does not; what goes over a network is sent again for a while, and a link may come back.
     patience = STRUCTURAL_SECONDS if seen.on_cards and seen.graph is not None else temporal(case)
-    if seen.flow is not None and seen.flow.lost:
-        patience = min(patience, OUTAGE_SECONDS)
     if seen.on_cards and not seen.recorded and recorder_owes(case):
         patience += ANSWER_SECONDS
     several = 0 if seen.recorded else _groups(case, len(seen.chains))

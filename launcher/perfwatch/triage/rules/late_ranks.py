@@ -33,7 +33,7 @@ EXPOSED = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
 VICTIMS_WAIT = 0.25  # of a victim's time in collectives
 RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
-CROWDED_RATIO, APART, WORKS = 2.0, 0.3, 2.0
+APART, WORKS = 0.3, 2.0
 SAVING = 0.5  # of what the late rank does besides waiting
 
 WAITING_SHARE = 0.45  # of every rank's time; ranks in step with little to send wait 0.33 to 0.39 of it
@@ -83,7 +83,7 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     waits = {rank.pid: waiting_share(case, rank, seen) for rank, seen in ranks}
     late, seen = min(ranks, key=lambda one: waits[one[0].pid])
     least, own = min(waits[rank.pid] for rank, _ in ranks if rank.pid != late.pid), waits[late.pid]
-    if least < VICTIMS_WAIT or least < CROWDED_RATIO * own:
+    if least < VICTIMS_WAIT:
         return None
     clear = least >= RATIO * own
     if not clear and (least - own < APART or not _works_most(case, late)):
