@@ -15,6 +15,7 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
@@ -37,7 +38,7 @@ from perfwatch.triage.ranks.calls import (
     waits_as,
 )
 from perfwatch.triage.ranks.groups import Disagreement, Seat, Standing, counted_apart, disagreement, shown
-from perfwatch.triage.ranks.same_call import SameCall, between_ranks, same_call, travels
+from perfwatch.triage.ranks.same_call import SameCall, between_ranks, carried, same_call, travels
 from perfwatch.triage.ranks.thresholds import CERTAIN, COMPARE, FEW, HIGH, MEDIUM, SHOWN
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph, why_in_a_ring
 from perfwatch.triage.roles.rank_gaps import rank_ranges
@@ -130,7 +131,7 @@ def in_a_ring(case: Case) -> Outcome:
         chains[0],
         summary=f"the ranks wait for each other in a ring, for {why}: {parts}",
         patience=STRUCTURAL_SECONDS,
-        silent=max(graph.seconds, min(map(_silent, chains))),
+        silent=max(graph.seconds, min(map(_silent, chains)) if graph.recorded else 0.0),
         ceiling=1.0 if graph.recorded else CERTAIN,
         evidence=graph.evidence(case),
         culprits=tuple(
@@ -155,11 +156,7 @@ def by_counts(case: Case) -> Outcome:
         return None
     alike = Counter(seat.launched for seat in found.seats)
     odd_first = sorted(found.seats, key=lambda seat: alike[seat.launched])
-    told = "; ".join(
-        f"{numbered(['?' if seat.rank is None else seat.rank for seat in found.seats if seat.launched == launched])}: "
-        f"{_counted(launched)}"
-        for launched in sorted(alike, key=lambda launched: alike[launched])[:SHOWN]
-    )
+    told = _counted(found)
     first = chains.get(-1 if odd_first[0].rank is None else odd_first[0].rank, next(iter(chains.values())))
     frames = {rank: show(chain.start.frame or chain.end.node.frame) for rank, chain in chains.items()}
     return _mismatch(
@@ -169,16 +166,7 @@ def by_counts(case: Case) -> Outcome:
         patience=STRUCTURAL_SECONDS,
         silent=found.seconds,
         ceiling=CERTAIN,
-        evidence=(
-            case.saw(
-                "nccl_ras",
-                f"group {found.group}",
-                "its ranks have called different collectives, and none goes on",
-                f"{told}, {found.unchanged(case.at)}",
-                "the same calls in every rank",
-                found.at,
-            ),
-        ),
+        evidence=_seen_in_counts(case, found),
         culprits=tuple(
             Culprit(pid=seat.pid or 0, rank=seat.rank, frame=frames.get(-1 if seat.rank is None else seat.rank))
             for seat in odd_first[:SHOWN]
@@ -192,9 +180,21 @@ def by_counts(case: Case) -> Outcome:
     )
 
 
-def _counted(launched: Launched) -> str:
-    """``42 all_reduce, 1 all_gather``."""
-    return ", ".join(f"{count} {kind}" for kind, count in launched) or "none"
+def _counted(found: Standing) -> str:
+    """``rank 3: 42 all_reduce, 1 all_gather; ranks 0, 1, 2: 43 all_reduce``; the rarest counts first."""
+    ranks: dict[Launched, list[int | str]] = {}
+    for seat in found.seats:
+        ranks.setdefault(seat.launched, []).append("?" if seat.rank is None else seat.rank)
+    return "; ".join(
+        f"{numbered(those)}: {', '.join(f'{count} {kind}' for kind, count in launched) or 'none'}"
+        for launched, those in sorted(ranks.items(), key=lambda one: len(one[1]))[:SHOWN]
+    )
+
+
+def _seen_in_counts(case: Case, found: Standing) -> tuple[Evidence, ...]:
+    claim = "its ranks have called different collectives, and none goes on"
+    told, same = f"{_counted(found)}, {found.unchanged(case.at)}", "the same calls in every rank"
+    return (case.saw("nccl_ras", f"group {found.group}", claim, told, same, found.at),)
 
 
 def _ahead_in(found: Standing, seat: Seat) -> str:
@@ -327,7 +327,7 @@ def left_early(case: Case) -> Outcome:
     waiting = [
         chain
         for chain in case.chains.values()
-        if not leaves(chain) and (chain in case.still_chains or polls(case.history, chain.start.pid))
+        if not leaves(chain) and (chain in case.still_chains or _polls_at_one_line(case, chain))
     ]
     if not leaving or not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
         return None
@@ -335,10 +335,15 @@ def left_early(case: Case) -> Outcome:
         return None  # where no GPU can be asked, a wait for it is seen as a native call that does not return
     where = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:MOST_NAMED])
     leave = f"{where} {'destroys its' if len(leaving) == 1 else 'destroy their'} process group"
-    stay = f"{listed([rank_of(chain) for chain in waiting])} in one more, at {show(waiting[0].start.frame)}"
-    polling = [chain for chain in waiting if polls(case.history, chain.start.pid)]
+    crossed = counted_apart(case)
+    if crossed is not None:  # what the rank that has called most waits in is what the others never call
+        reached = {seat.pid: seat.reached for seat in crossed.seats}
+        waiting.sort(key=lambda chain: -reached.get(chain.start.pid, 0))
+    calls = "one more" if crossed is None else f"different calls ({_counted(crossed)})"
+    stay = f"{listed([rank_of(chain) for chain in waiting])} in {calls}, at {show(waiting[0].start.frame)}"
+    own, polling = carried(case, WINDOW_SECONDS), [chain for chain in waiting if polls(case.history, chain.start.pid)]
     seen = all(chain in polling or in_collective(case, chain) for chain in waiting)
-    may_talk = len(polling) > 1 and not _silence(case)  # in a slow collective among themselves
+    may_talk = len(polling) > 1 and (own is None or not own.silent)  # in a slow collective among themselves
     return _mismatch(
         case,
         leaving[0],
@@ -348,12 +353,17 @@ def left_early(case: Case) -> Outcome:
         evidence=tuple(
             _in_call(case, one, "destroys its process group" if leaves(one) else f"waits {waits_as(case, one)}")
             for one in (*leaving[:2], *waiting[:2])
-        ),
-        culprits=_culprits((*leaving, *waiting)),
+        )
+        + (_seen_in_counts(case, crossed) if crossed is not None else ()),
+        culprits=_culprits((*waiting, *leaving) if crossed is not None else (*leaving, *waiting)),
         wait_chain=(*_links(leaving), *links(case, waiting, {})),
         alternatives=(Alternative(cause="hung_at_exit", refuted_by="training is not over in every rank"),),
         advice=("compare how many batches each rank gets: which has fewer, or leaves its loop earlier?",),
     )
+
+
+def _polls_at_one_line(case: Case, chain: Chain) -> bool:
+    return chain.start.motion.distinct <= 1 and polls(case.history, chain.start.pid)
 
 
 # In one call, as far as the stacks show
