@@ -26,12 +26,13 @@ from perfwatch.triage.ranks.calls import (
     rank_of,
 )
 from perfwatch.triage.ranks.groups import UNHEARD, Seat, counted_apart, growing
-from perfwatch.triage.ranks.thresholds import CERTAIN, HIGH
+from perfwatch.triage.ranks.thresholds import CERTAIN, FEW, HIGH
 from perfwatch.triage.ranks.waitgraph import WaitGraph
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
@@ -48,10 +49,8 @@ STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Sta
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
-RECENT_SECONDS = 10.0
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
-MOST_NAMED = 3  # threads that are left over
 
 
 # Does it come by itself?
@@ -142,7 +141,7 @@ def _moves_data(case: Case, chain: Chain) -> bool:
 
 
 def _recent(case: Case, chain: Chain) -> Profile:
-    return case.profile(case.job.members[chain.start.pid], seconds=RECENT_SECONDS)
+    return case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
 
 
 def runs_on(case: Case, absent: Chain) -> bool:
@@ -223,7 +222,7 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
     frames = end.stack.frames if end.stack is not None else ()
     if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
         return []
-    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:MOST_NAMED]
+    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:FEW]
 
 
 # Has it ended?

@@ -15,6 +15,7 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
@@ -53,9 +54,7 @@ from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link, Out
 from perfwatch_probes.readings import Operation, Process, Stack, Thread
 
 MISMATCHED = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
-PATIENT = 5.0  # times the hang timeout, where another thread rests that may send or receive
 KINDS = ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "send", "recv")  # NCCL's
-MOST_NAMED = 3
 # mpi4py has each collective twice: for buffers, and for objects. A send may wait for its receiver.
 MPI_SENDS, MPI_RECEIVES = frozenset({"send", "ssend", "rsend"}), frozenset({"recv", "probe", "mprobe"})
 ALL_SEND, ALL_RECEIVE = "every rank sends and none receives", "every rank waits to receive and none sends"
@@ -333,7 +332,7 @@ def left_early(case: Case) -> Outcome:
         return None
     if any(chain.end.kind not in ("collective", "gpu", "native") for chain in waiting):
         return None  # where no GPU can be asked, a wait for it is seen as a native call that does not return
-    where = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:MOST_NAMED])
+    where = ", ".join(f"rank {rank_of(chain)} at {show(chain.start.frame)}" for chain in leaving[:FEW])
     leave = f"{where} {'destroys its' if len(leaving) == 1 else 'destroy their'} process group"
     crossed = counted_apart(case)
     if crossed is not None:  # what the rank that has called most waits in is what the others never call
@@ -566,7 +565,7 @@ def by_stacks(case: Case) -> Outcome:
     patience = STRUCTURAL_SECONDS if certain and not exchanges else temporal(case)
     ceiling, unless = (1.0 if len(names) > 1 and not exchanges else HIGH), ""
     if beside := [chain for chain in chains if may_join_beside(case, chain.end.node)]:
-        patience, ceiling = temporal(case) * (PATIENT if exchanges else 1.0), MEDIUM
+        patience, ceiling = temporal(case) * (COUNTED_LOOP if exchanges else 1.0), MEDIUM
         unless = f", unless another thread of {_numbers(beside)} answers them"
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # the rank that differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)
