@@ -114,16 +114,17 @@ def by_records(case: Case) -> Outcome:
 def in_a_ring(case: Case) -> Outcome:
     """Ranks wait for each other, each in another group."""
     graph = wait_graph(case)
-    chains = [chain for chain in case.chains.values() if graph is not None and chain.start.rank in graph.cycle]
+    ring = graph.cycle if graph is not None else ()
+    chains = [chain for chain in case.chains.values() if chain.start.rank in ring]
     if graph is None or not chains:
         return None
     parts = "; ".join(
         f"rank {rank} is in {graph.calls.get(rank, 'a collective')}"
         + (f" at {show(graph.frames[rank])}" if rank in graph.frames else "")
         + f", to which {numbered(graph.edges[rank])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
-        for rank in graph.cycle[:SHOWN]
+        for rank in ring[:SHOWN]
     )
-    why = why_in_a_ring([graph.calls.get(rank, "") for rank in graph.cycle])
+    why = why_in_a_ring([graph.calls.get(rank, "") for rank in ring])
     stands = {chain.start.rank: chain.start.frame or chain.end.node.frame for chain in chains}
     return _mismatch(
         case,
@@ -135,7 +136,7 @@ def in_a_ring(case: Case) -> Outcome:
         evidence=graph.evidence(case),
         culprits=tuple(
             Culprit(pid=graph.seats[rank].pid or 0, rank=rank, frame=show(graph.frames.get(rank) or stands.get(rank)))
-            for rank in graph.cycle
+            for rank in ring
         ),
         wait_chain=links(case, chains, graph.calls),
         alternatives=(
@@ -323,12 +324,15 @@ def _seen_behind(case: Case, one: _Behind) -> Evidence:
 def left_early(case: Case) -> Outcome:
     """Some ranks end their process group, the others wait in one more call: all stand still, and none is anywhere else."""
     leaving = [chain for chain in case.still_chains if leaves(chain)]
+    if not leaving or not case.job.covered:
+        return None
+    still = {chain.start.pid for chain in case.still_chains}
     waiting = [
         chain
-        for chain in case.chains.values()
-        if not leaves(chain) and (chain in case.still_chains or _polls_at_one_line(case, chain))
+        for pid, chain in case.chains.items()
+        if not leaves(chain) and (pid in still or _polls_at_one_line(case, chain))
     ]
-    if not leaving or not waiting or len(leaving) + len(waiting) < len(case.ranks) or not case.job.covered:
+    if not waiting or len(leaving) + len(waiting) < len(case.ranks):
         return None
     if any(chain.end.kind not in ("collective", "gpu", "native") for chain in waiting):
         return None  # where no GPU can be asked, a wait for it is seen as a native call that does not return
@@ -340,9 +344,9 @@ def left_early(case: Case) -> Outcome:
         waiting.sort(key=lambda chain: -reached.get(chain.start.pid, 0))
     calls = "one more" if crossed is None else f"different calls ({_counted(crossed)})"
     stay = f"{listed([rank_of(chain) for chain in waiting])} in {calls}, at {show(waiting[0].start.frame)}"
-    own, polling = carried(case, WINDOW_SECONDS), [chain for chain in waiting if polls(case.history, chain.start.pid)]
-    seen = all(chain in polling or in_collective(case, chain) for chain in waiting)
-    may_talk = len(polling) > 1 and (own is None or not own.silent)  # in a slow collective among themselves
+    own, polling = carried(case, WINDOW_SECONDS), [polls(case.history, chain.start.pid) for chain in waiting]
+    seen = all(one or in_collective(case, chain) for one, chain in zip(polling, waiting, strict=True))
+    may_talk = sum(polling) > 1 and (own is None or not own.silent)  # in a slow collective among themselves
     return _mismatch(
         case,
         leaving[0],

@@ -125,13 +125,14 @@ def _by_records(case: Case) -> WaitGraph | None:
     with_sends = {**edges, **_awaited_partners(oldest, records)}
     if _targets(with_sends) <= with_sends.keys():  # a ring; else a stage of a pipeline may just wait for its neighbour
         edges = with_sends
+    targets = _targets(edges)
     seats = {
         one.rank: Seat(one.rank, one.pid, 0, state="dead")  # it writes no dump any more
         for one in case.job.ranks
-        if not one.alive and one.rank in _targets(edges)
+        if not one.alive and one.rank in targets
     }
     seats |= {one.reading.rank: Seat(one.reading.rank, one.reading.pid, one.reading.enqueued or 0) for one in dumps}
-    if _targets(edges) - set(seats):
+    if targets - set(seats):
         return None  # it is not known whether a rank has come whose recorder was not read
     return WaitGraph(
         edges=edges,
