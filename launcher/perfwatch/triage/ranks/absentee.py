@@ -36,7 +36,6 @@ from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
-from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.backing_off import retries
@@ -77,7 +76,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     """True if a rank that is elsewhere does something that may end: it moves, is at other work, wakes soon, or others work for it.
 
     A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells. One of a thread
-    or process that it waits for, which does more than that between its sleeps, is work at a pace of its own.
+    or process that it waits for is work at a pace of its own.
     """
     end = chain.end
     if goes_on(case, chain):
@@ -85,6 +84,8 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if brings_no_batch(case, chain, others_waited):
         return False
     wakes, moved = wakes_soon(case, end), moves(case.history, end.node.pid, end.node.tid)
+    if end.kind == "sleep" and wakes and (end.node.motion.ran_ago_seconds or 0.0) >= SINCE * others_waited:
+        return True  # one sleep that is over soon, and no try since the others wait
     if end.still and not wakes and end.node.stack is not None:
         return end.kind not in SETTLED and moved.recurrent
     recent = _recent(case, chain)
@@ -92,8 +93,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
         return True
     if end.kind in ("sleep", "file_poll"):
         beside = (end.node.pid, end.node.tid) != (chain.start.pid, chain.start.tid)
-        works_beside = beside and not only_asks(case.history, end.node)
-        return works_beside or end.node.motion.distinct > 1 or moved.recurrent
+        return beside or end.node.motion.distinct > 1 or moved.recurrent
     return end.kind != "python" or _moves_data(case, chain)
 
 
@@ -198,7 +198,7 @@ def ceiling(absent: Chain, computes: bool) -> float:
     rests, beside = end.kind == "sleep" and not end.still, end.kind == "lock" and end.detail == OTHERS_MOVE
     if computes or rests or beside or end.kind in ("file_poll", "rendezvous"):
         return MAY_COME
-    return 1.0 if end.still else CERTAIN
+    return 1.0
 
 
 def is_unread(case: Case, chain: Chain) -> bool:

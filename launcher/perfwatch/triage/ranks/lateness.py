@@ -159,9 +159,7 @@ def trains_without(case: Case, rank: Member) -> bool:
 
 
 def _train_on(case: Case) -> frozenset[int]:
-    """The ranks that train; none where no rank was seen lately to go on from where ranks meet."""
-    if not any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks):
-        return frozenset()
+    """The ranks that train."""
     return frozenset(
         rank.pid for rank in case.ranks if case.progress[rank.pid].kind == "moving" and _trained(case, rank)
     )

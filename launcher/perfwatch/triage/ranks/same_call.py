@@ -13,7 +13,7 @@ from perfwatch.triage.ranks.groups import never_called
 from perfwatch.triage.ranks.waitgraph import WaitGraph, exchanging, wait_graph
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.handles import EXCHANGE
-from perfwatch.triage.words.frames import collective_name, show
+from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Evidence, Missing
 from perfwatch_probes import readings as r
 
@@ -133,9 +133,8 @@ def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
 def _at_one_line(chains: tuple[Chain, ...]) -> bool:
     """True if all are in the same call at the same line, as far as their stacks tell."""
     stacks = [chain.start.stack for chain in chains]
-    names = {collective_name(stack) for stack in stacks if stack is not None}
     lines = {show(chain.start.frame) for chain in chains}
-    return None not in stacks and len(names) == 1 and len(lines) == 1
+    return None not in stacks and len(lines) == 1
 
 
 # What travels between the ranks

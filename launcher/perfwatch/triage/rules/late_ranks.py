@@ -38,7 +38,6 @@ SAVING = 0.5  # of what the late rank does besides waiting
 
 WAITING_SHARE = 0.45  # of every rank's time; ranks in step with little to send wait 0.33 to 0.39 of it
 MOST_OF_IT = 0.6
-MOST_APART = 2.0  # times: beyond that one rank is late, not all
 BUSY_BYTES_PER_SECOND = 20 * MEBIBYTE  # that something travels at all: gloo over a loopback carries 500 MiB/s
 CROWDED = 0.5  # of the waiting counts beside another cause where it is not most of the time, or where the job's threads crowd the CPUs
 HELD_UP = 0.25
@@ -140,7 +139,7 @@ def _late(case: Case, told: Late) -> Outcome:
 def exposed(case: Case) -> Outcome:
     """All ranks wait for data of each other, and about equally long."""
     ranks = case.ranks
-    if len(ranks) < 2 or any(one.kind == "still" for one in case.progress.values()):
+    if len(ranks) < 2:
         return None
     cards = [card for rank in ranks for card in _own(case, rank)]
     if any(_computes(card) for card in cards):
@@ -183,7 +182,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
         return None
     waits = [waiting_share(case, rank, seen) for rank, seen in profiles]
     moved, least, at_once = travelling(case, WINDOW_SECONDS), min(waits), all_wait_at_once(waits)
-    if moved is None or least < WAITING_SHARE or max(waits) > MOST_APART * least:
+    if moved is None or least < WAITING_SHARE:
         return None
     if moved < BUSY_BYTES_PER_SECOND:
         return _exposed_by_calls(case, profiles, waits, moved)
