@@ -1,0 +1,170 @@
+"""Calls between ranks as cards, stacks and lines of text show them: whether a rank is in one, in which, and how that reads.
+
+mpi4py is compiled: a call into it has no frame of its own, so only the text of the program's line shows it. A rank that waits there
+for others spins at a full core. That it runs is no progress, and that it stays in one line is no standstill: many exchanges look so.
+"""
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.whose import cards_of
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.ranks.thresholds import SHOWN
+from perfwatch.triage.roles.job import Job
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.heartbeats import may_act
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.words.code import calling_line
+from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
+from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
+from perfwatch.verdict import Link
+from perfwatch_probes.readings import SourceLine, Stack
+
+RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
+NEW_GROUP = "new_group"
+BEGUN = "a send or receive"  # of which only the handle is seen
+RECEIVES = frozenset({"recv", "irecv"})
+SENDS = frozenset({"send", "isend"})
+POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
+
+EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
+# What mpirun and its like leave in a rank's environment: Open MPI, MVAPICH, MPICH's hydra and Slurm's PMI-2, PMIx.
+STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+# ``comm``, ``self.world``, ``MPI.COMM_WORLD``, ``subcomm``, ``row_comm``; ``req`` and ``requests`` of what was begun before.
+_RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
+
+
+def in_collective(case: Case, chain: Chain) -> bool:
+    """True if a rank is in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
+    if chain.end.kind == "gpu" and chain.end.detail:
+        card = regime(case.history, chain.end.detail)
+        return (card.kind == "spin" and not card.computes) or card.polls
+    return chain.end.kind == "collective"
+
+
+def leaves(chain: Chain) -> bool:
+    """True if a rank is done and destroys its process group."""
+    return chain.start.stack is not None and any_tag(tags(chain.start.stack), "group_destroy")
+
+
+def over(chain: Chain) -> bool:
+    """True if a rank's program is over: its main thread is in the interpreter's shutdown, and makes no further call."""
+    return chain.start.stack is not None and any_tag(tags(chain.start.stack), "exit")
+
+
+def makes_group(chain: Chain) -> bool:
+    """True if a rank that waits for others to appear makes a group with them, of a job that has met: a call like any other."""
+    stack = chain.end.node.stack
+    if chain.end.kind != "rendezvous" or stack is None:
+        return False
+    functions = {
+        short_name(frame.function) for frame in stack.frames if "rendezvous" in tags_of(frame.function, frame.file)
+    }
+    return NEW_GROUP in functions and "init_process_group" not in functions
+
+
+def call_of(chain: Chain) -> str:
+    """The call that the end of a chain is in."""
+    if makes_group(chain):
+        return NEW_GROUP
+    stack = chain.end.node.stack
+    return (collective_name(stack) if stack is not None else None) or chain.awaited
+
+
+def one_sided(names: Collection[str]) -> bool:
+    """True if no rank answers another: all receive, or all send. Of handles it is not told; where all wait, none answers."""
+    calls = set(names)
+    return calls <= RECEIVES or calls <= SENDS or calls == {BEGUN}
+
+
+def may_join_beside(case: Case, node: Node) -> bool:
+    """True if another thread of a rank that is in a call rests, and may send, receive or join the others when it wakes."""
+    return any(may_act(case.history, other) for other in other_threads(case.history, case.job, node))
+
+
+# How it reads
+
+
+def rank_of(chain: Chain) -> int:
+    """Its rank in the job; -1 where it has none."""
+    return -1 if chain.start.rank is None else chain.start.rank
+
+
+def numbered(ranks: Collection[int | str]) -> str:
+    """``rank 3``, ``ranks 0, 2``; of many the first."""
+    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, list(ranks)[:SHOWN]))}{more}"
+
+
+def listed(ranks: Collection[int]) -> str:
+    """``ranks 0, 2 wait``."""
+    return f"{numbered(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+
+
+def waits_as(case: Case, chain: Chain, call: str = "") -> str:
+    """How a rank waits that is in a collective (``call``), as records, counts or its peers tell, whatever it seems to do."""
+    if chain.end.kind == "gpu":
+        return f"for {chain.awaited}"
+    if chain.end.kind not in RUNS:
+        return f"in {chain.awaited}"
+    where = call or "a collective"
+    return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
+
+
+def links(case: Case, chains: Collection[Chain], calls: dict[int, str]) -> tuple[Link, ...]:
+    """The wait chains of ranks that are in these calls: a thread that spins for its card waits in its rank's call."""
+    return tuple(link for chain in chains for link in _links(case, chain, calls.get(rank_of(chain), "")))
+
+
+def _links(case: Case, chain: Chain, call: str) -> tuple[Link, ...]:
+    if chain.end.kind not in RUNS:
+        return chain.links
+    end, told = (chain.end.node.pid, chain.end.node.tid), waits_as(case, chain, call).partition(" ")[2]
+    return tuple(
+        msgspec.structs.replace(link, waits_for=told) if (link.pid, link.tid) == end else link for link in chain.links
+    )
+
+
+# mpi4py
+
+
+def mpi_calls(line: SourceLine, job: Job) -> frozenset[str]:
+    """The methods of a communicator or a request that a line calls, by name.
+
+    A name that much else has as well (``send``, ``wait``) counts only on what is called as these are, in a job of MPI.
+    """
+    parts = [call.rpartition(".") for call in line.calls]
+    plain = {name for _, _, name in parts if name in EXCHANGES}
+    common = {name for owner, _, name in parts if name in MPI_COMMON and _RECEIVER.search(owner.rpartition(".")[2])}
+    return frozenset(plain | common if common and _is_of_mpi(job) else plain)
+
+
+def exchange(case: Case, chain: Chain, only: frozenset[str] | None = None) -> SourceLine | None:
+    """The line of a rank among several that is in an exchange (``only``: one of these); None where it is not, or that was not read."""
+    if not _has_several(case.job) or chain.end.kind != "native" or chain.end.node.stack is None:
+        return None
+    line = calling_line(case.history, chain.end.node.stack)
+    calls = mpi_calls(line, case.job) if line is not None else frozenset()
+    return line if (calls if only is None else calls & only) else None
+
+
+def waits_for_ranks(history: History, job: Job, stack: Stack) -> bool:
+    """True if a rank of a job of MPI is at a line of its own that is an exchange with other ranks."""
+    line = calling_line(history, stack) if _is_of_mpi(job) else None
+    return line is not None and bool(mpi_calls(line, job))
+
+
+def _is_of_mpi(job: Job) -> bool:
+    """True if mpirun or the like started several ranks; a single one exchanges with none."""
+    return _has_several(job) and all(
+        any(name in rank.process.environment for name in STARTED_BY_MPI) for rank in job.ranks
+    )
+
+
+def _has_several(job: Job) -> bool:
+    return max(len(job.ranks), job.world_size or 1) > 1
