@@ -5,12 +5,11 @@ from outside. A question is about a job, a rank, a thread, a stack or a card. Wh
 is defined.
 """
 
-from perfwatch.triage.cards.activities import activities as card_looks
-from perfwatch.triage.cards.flatness import flat as moves_no_data
-from perfwatch.triage.cards.gpu import regime, regimes
+from perfwatch.triage.cards.gpu import activities as card_looks
+from perfwatch.triage.cards.gpu import flat as moves_no_data
+from perfwatch.triage.cards.gpu import kernels, regime, regimes
 from perfwatch.triage.cards.hardware import tensor_tflops_at, tensor_yield
-from perfwatch.triage.cards.kernels import kernels
-from perfwatch.triage.cards.residency import RESIDENT
+from perfwatch.triage.cards.thresholds import RESIDENT
 from perfwatch.triage.cards.whose import cards_of, lost_cards
 from perfwatch.triage.cards.whose import index_of as card_index
 from perfwatch.triage.cards.whose import name_of as card_name

@@ -4,8 +4,7 @@ And what a card shows that does nothing else.
 """
 
 from perfwatch.triage.cards.gpu import Regime, regimes
-from perfwatch.triage.cards.hardware import dram_peak_bytes_per_second
-from perfwatch.triage.cards.links import ceiling_mib_per_second
+from perfwatch.triage.cards.hardware import ceiling_mib_per_second, dram_peak_bytes_per_second
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import SHORTEST_SECONDS, SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow

@@ -3,7 +3,7 @@
 from functools import partial
 
 from perfwatch.triage.busy import Phase, phases
-from perfwatch.triage.cards.driven import drives_a_card
+from perfwatch.triage.cards.accelerated import drives_a_card
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.independence import ONE_SOURCE

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.residency import IDLE
+from perfwatch.triage.cards.gpu import activities, regimes
+from perfwatch.triage.cards.thresholds import IDLE
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
