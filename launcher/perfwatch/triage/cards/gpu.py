@@ -22,7 +22,7 @@ power does not say otherwise.
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -31,11 +31,9 @@ from perfwatch.triage.cards.neighbours import mean, shared
 from perfwatch.triage.cards.thresholds import (
     ACTIVE,
     BUSY,
-    CERTAIN,
     FEW_SAMPLES_OF_A_CARD,
     IDLE,
     IN_USE,
-    MEDIUM,
     NOW_SECONDS,
     RESIDENT,
 )
@@ -108,14 +106,12 @@ class Regime:
 
     uuid: str
     kind: str = "unknown"
-    sure: float = 0.0
     source: str = ""  # gpm, or nvml where that is missing
     seconds: float = 0.0  # over which it was sampled
     graphics: float | None = None  # a kernel was resident
     spinning: float = 0.0
     returns: int = 0  # of one that mostly idles: how often work came to it again, up to now
-    pauses: int = 0  # stretches of samples in which it idled
-    full: float | None = None  # a kernel was resident, of the time but for these
+    paused_once: bool = False  # it idled in one piece and was full otherwise: it is between two phases
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
@@ -128,7 +124,6 @@ class Regime:
     pcie_each_way_mib_per_second: float | None = None  # the less busy one: so much goes to and fro
     nvlink_mib_per_second: float | None = None
     power_watts: float | None = None
-    sm_clock_mhz: float | None = None
 
     @property
     def waiting(self) -> float:
@@ -137,12 +132,8 @@ class Regime:
 
     @property
     def waits_for_launches(self) -> bool:
-        """True if it waits between kernels, or idles and was given work again and again: the host is too slow in each step.
-
-        One that waited in one piece, and was full otherwise, is between two phases.
-        """
-        paused_once = self.pauses == 1 and (self.full or 0.0) >= BUSY
-        return (self.kind == "wait" and not paused_once) or (self.kind == "idle" and self.returns >= FEW_LOOKS)
+        """True if it waits between kernels, or idles and was given work again and again: the host is too slow in each step."""
+        return (self.kind == "wait" and not self.paused_once) or (self.kind == "idle" and self.returns >= FEW_LOOKS)
 
     @property
     def units(self) -> float:
@@ -267,10 +258,10 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
     covered = sum(one.reading.interval_seconds for one in looks)
     if len(looks) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
         kinds = [(one.at, _kind_of(one.reading)) for one in looks]
-        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], CERTAIN, "gpm")
+        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], "gpm")
     elif len(samples) >= FEW_LOOKS:
         kinds = [(one.at, _rough_kind(history, one.reading)) for one in samples]
-        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], MEDIUM, "nvml")
+        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], "nvml")
         found = replace(found, computes=not all(_draws_little(history, one.reading) for one in samples))
     else:
         return Regime(uuid)
@@ -313,10 +304,7 @@ def _draws_little(history: History, look: r.GpuSample) -> bool:
     return limit is not None and look.power_watts is not None and look.power_watts < AT_WORK_POWER * limit
 
 
-def _classed(
-    uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
-) -> Regime:
-    shares = list(graphics)
+def _classed(uuid: str, looks: list[tuple[float, str]], shares: list[float | None], source: str) -> Regime:
     resident = mean(shares)
     kinds = [kind for _, kind in looks]
     idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
@@ -328,17 +316,17 @@ def _classed(
         kind = "idle"
     else:
         kind = "work" if resident >= BUSY else "wait"
+    pauses = sum(kind == "idle" for kind, _ in groupby(kinds))
+    full = mean(share for share, kind in zip(shares, kinds, strict=True) if kind != "idle")
     return Regime(
         uuid,
         kind,
-        sure,
         source,
         seconds=looks[-1][0] - looks[0][0],
         graphics=resident,
         spinning=spinning,
         returns=_returns(looks),
-        pauses=sum(kind == "idle" for kind, _ in groupby(kinds)),
-        full=mean(share for share, (_, kind) in zip(shares, looks, strict=True) if kind != "idle"),
+        paused_once=pauses == 1 and (full or 0.0) >= BUSY,
     )
 
 
@@ -376,7 +364,6 @@ def _with_shares(found: Regime, looks: list[Seen[r.GpuActivity]], samples: list[
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
         memory_utilisation=mean(one.reading.memory_utilisation for one in samples),
         power_watts=mean(one.reading.power_watts for one in samples),
-        sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
     )
 
 

@@ -205,10 +205,10 @@ def _sure_of_memory(case: Case, one: Accelerated) -> float:
     """How sure it is that memory falls for want of room. On a card that is not full the program may have set a limit, or cuDNN searches."""
     if _fills_up(case, one):
         return HIGH
-    if mode_on(case, one.rank, "cudnn_benchmark") is False:
-        return MEDIUM
-    may_search = one.profile.samples < FEW_SAMPLES or one.profile.share_where(_in_convolution) > 0.0
-    return LOW if may_search else MEDIUM
+    searches = (
+        mode_on(case, one.rank, "cudnn_benchmark") is not False and one.profile.share_where(_in_convolution) > 0.0
+    )
+    return LOW if searches else MEDIUM
 
 
 def _empties(case: Case, stack: Stack) -> bool:

@@ -634,7 +634,7 @@ def _is_full(card: Regime) -> bool:
 
 def _sure_of_health(case: Case, found: list[Accelerated]) -> float:
     if any(not _surroundings_known(case, one.card.uuid) or neighbours(case.history, one.card.uuid) for one in found):
-        return MEDIUM
+        return HIGH
     used = all((one.card.tensor or 0.0) >= PLAIN_TENSOR or (one.card.dram or 0.0) >= MUCH_MEMORY for one in found)
     return CERTAIN if used else MEDIUM
 

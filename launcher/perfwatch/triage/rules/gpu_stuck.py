@@ -155,7 +155,9 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
             _spins(case, chain.end.node),
             *(() if certain else (_inferred(case, chain.start.pid),)),
         ),
-        ceiling=min(card.sure, basis, HIGH if card.computes or not certain else CERTAIN),
+        ceiling=min(
+            basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if card.source == "gpm" else MEDIUM
+        ),
         alternatives=(
             Alternative(
                 cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
