@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import (
     Frame,
@@ -20,6 +21,7 @@ from perfwatch_probes.readings import (
     Thread,
 )
 from tests.cards import UUID, h200, under
+from tests.recorded import RECORDINGS, load_case
 from tests.training import (
     BACKWARD,
     FORWARD,
@@ -131,7 +133,7 @@ def test_bytes_that_nobody_counted_are_not_taken_for_none() -> None:
 
     assert "pcie" in {one.witness for one in verdict.missing}
     assert verdict.confidence <= 0.7
-    assert [one.observed for one in link.evidence if one.claim == "uses the link"] == ["not told by this card"]
+    assert [one.observed for one in link.evidence if one.claim == "uses the link"] == ["not measured by this card"]
 
 
 @pytest.mark.parametrize(("share", "cause"), [(0.4, "shared_gpu"), (0.0, "gpu_bound")])
@@ -391,9 +393,18 @@ def beside_busy_neighbours(stacks: list[tuple[Frame, ...]]) -> Verdict:
 def test_a_neighbour_says_nothing_of_a_rank_that_makes_no_step() -> None:
     """The card works, and for whom is not known; steps that are seen are slowed down."""
     waits, trains = beside_busy_neighbours([READS_LOSS]), beside_busy_neighbours([*STEPS, READS_LOSS])
+    by_a_library = beside_busy_neighbours([(stack[0], Frame("main", TRAIN, 80)) for stack in STEPS])
 
     assert waits.state not in ("slow", "healthy")
-    assert (trains.state, trains.cause) == ("slow", "shared_gpu")
+    assert (trains.state, trains.cause) == (by_a_library.state, by_a_library.cause) == ("slow", "shared_gpu")
+
+
+@pytest.mark.parametrize("at", [4.31, 5.0, 6.27])
+def test_a_job_that_has_just_stopped_beside_others_is_not_slow(at: float) -> None:
+    """Recorded: two ranks in different collectives, on cards of which other jobs take a part."""
+    recording = load_case(RECORDINGS / "shared_gpu" / "lookalike" / "ranks-just-stopped")
+
+    assert diagnose(recording.until(at), at).state == "inconclusive"
 
 
 def two_ranks(*uuids: str, other: str = "idle_context", visible: tuple[str, ...] = (UUID, OTHER)) -> Verdict:

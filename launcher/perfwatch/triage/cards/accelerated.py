@@ -68,7 +68,7 @@ class Accelerated:
 
 
 def accelerated(case: Case) -> list[Accelerated]:
-    """Every rank that makes progress with a card that was looked at for long enough, and computes on it as far as is known."""
+    """Every rank that makes steps with a card that was sampled for long enough, and computes on it as far as is known."""
     return case.history.once("accelerated", lambda: _accelerated(case))
 
 
@@ -93,18 +93,18 @@ def _accelerated(case: Case) -> list[Accelerated]:
 
 
 def _steps_are_seen(case: Case, rank: Member) -> bool:
-    """True if steps are counted, or the training thread is seen at several lines of training."""
+    """True if steps are counted, or the training thread is seen at several places of training."""
     now = case.progress[rank.pid]
     if now.steps is not None:
         return not now.steps.late
     seen = case.profile(rank, WINDOW_SECONDS).sights
-    return len({user_frame(one.reading) for one in seen if trains(one.reading)}) > 1
+    return len({one.reading.frames[:1] for one in seen if trains(one.reading)}) > 1
 
 
 def trained_for(case: Case, rank: Member) -> float:
     """Seconds since the first step or, without the agent's count, since training code was first seen; at most ten minutes.
 
-    While a job starts its card has nothing to do, and that is nobody's fault.
+    While a job starts, its card has nothing to do, and that is no fault.
     """
     for one in case.history.series(r.Steps, rank.pid):
         if one.reading.count > 0:
@@ -187,7 +187,7 @@ def slow_on_gpu(
         said = case.saw(
             "binding",
             f"pid {one.rank.pid}",
-            "whose card it is was inferred",
+            "its card was inferred",
             how or "not known",
             "listed by the driver",
         )

@@ -70,7 +70,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         for source in (uuid, card.parent_uuid)
         for one in (case.history.series(GpuSample, source, seconds=seconds + 5.0) if source else ())
         if one.reading.sm_clock_mhz is not None
-    ]  # a part of a card may not tell its clock
+    ]  # a part of a card may have no clock of its own
     samples.sort(key=lambda one: one.at)
     times = [one.at for one in samples]
     tflops, at_clock, at_boost, capped = [], [], [], 0
@@ -130,7 +130,7 @@ def _model(case: Case) -> ModelFigures | None:
     if not cards:
         return ModelFigures(missing="no GPU of this job was seen")
     if any(found.guessed for found in owned):
-        return ModelFigures(missing=f"nothing tells which GPUs the job uses ({len(cards)} in sight); {TOLD_BY}")
+        return ModelFigures(missing=f"it is not known which GPUs the job uses ({len(cards)} in sight); {TOLD_BY}")
     if not known or len(known) < len(peaks):
         return ModelFigures(missing="the peak of the cards is not known")
     attention = FLOPS_OF_ATTENTION * layers * hidden * sequence if layers and hidden and sequence else 0.0

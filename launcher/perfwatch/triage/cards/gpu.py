@@ -99,7 +99,7 @@ WORKING_DRAM = 0.005  # a kernel that spins moves nothing
 
 @dataclass(frozen=True)
 class Regime:
-    """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: this card does not tell.
+    """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: not known.
 
     ``computes``: of a card that spins, whether its arithmetic is used all the same: that kernel may end yet.
     """
@@ -187,7 +187,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Median values of the samples at work, earlier in this very run. None: not seen at work for long enough, or not told."""
+    """Median values of the samples at work, earlier in this very run. None: not known."""
 
     graphics: float | None = None
     power_watts: float | None = None
@@ -241,7 +241,7 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
 
 
 def unseen(history: History, pid: int) -> bool:
-    """True if a process uses CUDA and nothing is known of what its cards do: a wait for one cannot be told from work."""
+    """True if a process uses CUDA and nothing is known of what its cards do: a wait for one looks like work."""
     seen = history.latest(r.GpuBinding, pid)
     return seen is not None and seen.reading.cuda is True and not regimes(history, pid)
 
@@ -286,7 +286,7 @@ def _kind_of(look: r.GpuActivity) -> str:
 
 
 def _rough_kind(history: History, look: r.GpuSample) -> str:
-    """What a card does, by what the driver tells: the memory's utilisation, or else the power, says whether data moves."""
+    """What a card does, by the driver's figures: the utilisation of its memory, or else its power, shows whether data moves."""
     if look.utilisation is None:
         return "unknown"
     if look.utilisation <= IDLE:
@@ -417,7 +417,7 @@ def activities(history: History, uuid: str, seconds: float | None = None) -> lis
 
 
 def contradicted(history: History, uuid: str) -> bool:
-    """True if all that the units told lately was that no kernel ran, and the driver says that the card was at work."""
+    """True if the units lately reported nothing but that no kernel ran, and the driver reports that the card was at work."""
     return bool(history.series(r.GpuActivity, uuid, seconds=NOW_SECONDS)) and not activities(history, uuid, NOW_SECONDS)
 
 
@@ -426,7 +426,7 @@ def _no_kernel(look: r.GpuActivity) -> bool:
 
 
 def _contradicted(history: History, uuid: str, look: Seen[r.GpuActivity]) -> bool:
-    """True if around a sample no kernel was seen, and utilisation and power say all the while that the card was at work."""
+    """True if around a sample no kernel was seen, and utilisation and power show all the while that the card was at work."""
     samples = _around(history.series(r.GpuSample, uuid), look)
     if len(samples) < FEW_LOOKS or not all(
         (one.utilisation or 0.0) >= BUSY and one.power_watts is not None and not _draws_little(history, one)

@@ -136,7 +136,7 @@ def data_sheet_tflops(card: Gpu) -> float | None:
 
 
 def dram_peak_bytes_per_second(card: Gpu) -> float | None:
-    """The most that the card's memory can move: bus width x memory clock x 2; None where the driver does not tell."""
+    """The most that the card's memory can move: bus width x memory clock x 2; None if not known."""
     if card.memory_bus_bits is None or card.memory_clock_max_mhz is None:
         return None
     return card.memory_bus_bits / 8 * card.memory_clock_max_mhz * MHZ * DATA_RATE
@@ -149,11 +149,11 @@ def unknown(card: Gpu) -> str:
     if why := _not_as_its_kind(card):
         return f"{card.name}: {why}"
     if card.compute_capability is None:
-        return f"{card.name}: the driver does not tell its compute capability"
+        return f"{card.name}: its compute capability is not known"
     if card.compute_capability not in TENSOR_FLOPS:
         major, minor = card.compute_capability
         return f"{card.name} (compute capability {major}.{minor}) is not in the table of known cards"
-    return f"{card.name}: the driver does not tell how many multiprocessors it has"
+    return f"{card.name}: it is not known how many multiprocessors it has"
 
 
 # Its clock
@@ -191,7 +191,7 @@ def ceiling_mib_per_second(history: History, uuid: str) -> float | None:
 
 
 def traffic_mib_per_second(history: History, card: Regime) -> float | None:
-    """The busier direction of a card's link, from its units or from its counters; None where it tells neither."""
+    """The busier direction of a card's link, from its units or from its counters; None if neither is known."""
     if card.pcie_mib_per_second is not None:
         return card.pcie_mib_per_second
     received = history.rate(GpuSample, card.uuid, of=lambda s: s.pcie_received_bytes, seconds=LATELY_SECONDS)

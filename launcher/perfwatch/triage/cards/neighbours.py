@@ -13,7 +13,7 @@ UNLISTED_SECONDS = 10.0  # a process that was not listed for so long is not ther
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A process on a card that is not of the job. ``share``: of the card's time; None where the driver does not tell."""
+    """A process on a card that is not of the job. ``share``: of the card's time; None if not measured."""
 
     pid: int
     share: float | None

@@ -71,8 +71,8 @@ def copy_bound(case: Case) -> Outcome:
             continue
         copying = one.profile.share_where(partial(in_copy, case.history))
         if moved is None and copying >= COPYING:
-            untold = Missing(witness="pcie", reason="this card does not tell how many bytes cross its link")
-            return Abstention(cause=COPY_BOUND.name, missing=(untold,))
+            unmeasured = Missing(witness="pcie", reason="how many bytes cross the link of this card is not measured")
+            return Abstention(cause=COPY_BOUND.name, missing=(unmeasured,))
         if moved is None or moved < TRAFFIC_MIB_PER_SECOND:
             continue
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)

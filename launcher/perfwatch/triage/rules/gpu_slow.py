@@ -201,7 +201,7 @@ def shared_gpu(case: Case) -> Outcome:
             one,
             lost=taken,
             explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0),
-            confidence=CERTAIN if busy else LOW,  # the driver does not tell how much it uses: noted, not blamed
+            confidence=CERTAIN if busy else LOW,  # how much it uses is not measured: noted, not blamed
             summary=f"{name} is shared: {who}" + (f" takes {taken:.0%} of it" if busy else " is on it too"),
             evidence=(
                 case.saw("nvml", name, "a process outside the job computes there", who, "the job's own only"),
@@ -293,7 +293,7 @@ def degraded_link(case: Case) -> Outcome:
             continue
         name = name_of(case.history, one.card.uuid)
         what = "; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence)
-        share = "not told by this card" if used is None else f"{used:.0%} of what it can do now"
+        share = "not measured by this card" if used is None else f"{used:.0%} of what it can do now"
         return slow_on_gpu(
             case,
             DEGRADED_LINK,

@@ -90,8 +90,8 @@ def driver_unresponsive(case: Case) -> Outcome:
             )
         silent_cards = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
         # LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
-        whose = 1.0 if inside or cards.certain else HIGH if _all(case, cards, silent_cards) else LOW
-        if whose < 1.0:
+        binding = 1.0 if inside or cards.certain else HIGH if _all(case, cards, silent_cards) else LOW
+        if binding < 1.0:
             evidence.append(_inferred(case, rank.pid))
         for one in errors:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
@@ -106,7 +106,7 @@ def driver_unresponsive(case: Case) -> Outcome:
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
             ceiling=min(
-                whose, 1.0 if errors or inside or lost else HIGH
+                binding, 1.0 if errors or inside or lost else HIGH
             ),  # with our own call alone it may only be busy
             alternatives=(
                 Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
@@ -236,9 +236,7 @@ def _spins(case: Case, node: Node) -> Evidence:
 
 def _inferred(case: Case, pid: int) -> Evidence:
     how = cards_of(case.history, pid).how
-    return case.saw(
-        "binding", f"pid {pid}", "whose card it is was inferred", how or "not known", "listed by the driver"
-    )
+    return case.saw("binding", f"pid {pid}", "its card was inferred", how or "not known", "listed by the driver")
 
 
 # A stream that does not go on
