@@ -11,7 +11,7 @@ from functools import partial
 from perfwatch.triage.busy import Phase
 from perfwatch.triage.cards.gpu import Regime, baseline, regimes, spins_on, unseen
 from perfwatch.triage.cards.neighbours import shared, unused
-from perfwatch.triage.cards.thresholds import FEW_SECONDS, HIGH, MEDIUM, RUN_SECONDS
+from perfwatch.triage.cards.thresholds import FEW_SECONDS, MEDIUM, RUN_SECONDS
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -64,7 +64,7 @@ class Accelerated:
     @property
     def ceiling(self) -> float:
         """The most that can be said with what is seen of the card."""
-        return min(1.0 if self.card.source == "gpm" else MEDIUM, 1.0 if self.certain else HIGH)
+        return 1.0 if self.certain and self.card.source == "gpm" else MEDIUM
 
 
 def accelerated(case: Case) -> list[Accelerated]:
@@ -196,7 +196,7 @@ def slow_on_gpu(
         cause=cause.name,
         state="slow",
         summary=summary,
-        confidence=round(min(one.ceiling, HIGH if unlisted else 1.0, confidence or certainty(lost)), 2),
+        confidence=round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2),
         owner=cause.owner,
         culprits=(
             Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)),

@@ -633,17 +633,20 @@ def _is_full(card: Regime) -> bool:
 
 
 def _sure_of_health(case: Case, found: list[Accelerated]) -> float:
-    if any(not _surroundings_known(case, one.card.uuid) or neighbours(case.history, one.card.uuid) for one in found):
+    if not all(_surroundings_known(case, one.card.uuid) for one in found):
+        return MEDIUM
+    if any(neighbours(case.history, one.card.uuid) for one in found):
         return HIGH
     used = all((one.card.tensor or 0.0) >= PLAIN_TENSOR or (one.card.dram or 0.0) >= MUCH_MEMORY for one in found)
     return CERTAIN if used else MEDIUM
 
 
 def _surroundings_known(case: Case, uuid: str) -> bool:
-    """True if it could be seen that nothing holds the card itself back: its clocks, and other processes on it."""
+    """True if it could be seen that nothing holds the card itself back: its link and clocks, and other processes on it."""
+    described = case.history.latest(Gpu, uuid) is not None
     samples = case.history.series(GpuSample, uuid, seconds=LATELY_SECONDS)
     clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
-    return clocked and bool(case.history.of(GpuProcess, uuid))
+    return described and clocked and bool(case.history.of(GpuProcess, uuid))
 
 
 RULES = (
