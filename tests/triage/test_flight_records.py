@@ -13,7 +13,7 @@ from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 
 # Read by the watch alone, to decide if the recorders are asked: no verdict shows it.
-from perfwatch.triage.ranks.at_rest import at_rest
+from perfwatch.triage.ranks.absentee import at_rest
 from perfwatch.verdict import Verdict
 from perfwatch_probes.flight_record import parse
 from perfwatch_probes.readings import (

@@ -392,7 +392,7 @@ def test_where_nobody_knows_which_cards_the_job_uses_there_is_no_mfu() -> None:
     found = stepped(GpuBinding(pid=PID, uuids=(), visible=seen, how="", cuda=None))
 
     assert found.mfu is None
-    assert "nothing tells which GPUs the job uses (8 in sight)" in found.missing
+    assert "it is not known which GPUs the job uses (8 in sight)" in found.missing
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from perfwatch.triage.rules import host_bound_python
 from perfwatch.verdict import Finding
-from perfwatch_probes.readings import Frame
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, Training
+from perfwatch_probes.readings import Frame, Process, Thread
+from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, Training, level
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
 
@@ -54,3 +54,45 @@ def test_a_card_that_was_idle_once_and_full_since_waits_for_no_launches(
         job.goes_on(seconds, STEPS, load=load)
 
     assert isinstance(host_bound_python.judge(job.case()), Finding) is told
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(9, "inconclusive"), (50, "inconclusive"), (62, "hung")])
+def test_the_first_kernel_that_is_seen_gets_a_minute(seconds: float, state: str) -> None:
+    """Nothing says how long the kernels of this job take; after a minute it is less sure than with a history."""
+    verdict = Training().goes_on(seconds, [READS_LOSS], load="one_spinning_kernel").verdict()
+    known = Training().goes_on(8, STEPS, load="bf16_matmul").goes_on(9, [READS_LOSS], load="one_spinning_kernel")
+
+    assert verdict.state == state
+    assert (verdict.cause or (verdict.suspect and verdict.suspect.cause)) == "stuck_kernel"
+    assert (known.verdict().state, level(known.verdict().confidence)) == ("hung", "high")
+    assert state != "hung" or level(verdict.confidence) == "low"
+
+
+@pytest.mark.parametrize("first", [3.0, 7.0, 9.5])
+def test_a_kernel_that_takes_ten_seconds_in_each_step_is_no_hang(first: float) -> None:
+    """Attached in the midst of one: at no moment of four steps is it hung."""
+    job, states = Training().goes_on(first, [READS_LOSS], load="one_spinning_kernel"), set()
+    for _ in range(4):
+        job.goes_on(0.5, STEPS, load="tiny_kernels")
+        for _ in range(5):
+            states.add(job.goes_on(1.9, [READS_LOSS], load="one_spinning_kernel").verdict().state)
+
+    assert "hung" not in states
+    assert job.goes_on(40, [READS_LOSS], load="one_spinning_kernel").verdict().cause == "stuck_kernel"
+
+
+@pytest.mark.parametrize(
+    ("passes", "age_seconds", "state"),
+    [(200, 60.0, "hung"), (11, 20.0, "inconclusive"), (200, 2000.0, "inconclusive")],
+)
+def test_the_host_remembers_how_often_a_backward_pass_ran(passes: int, age_seconds: float, state: str) -> None:
+    """Attached after the last step; few passes, or some seconds for each, say nothing against a kernel of eleven seconds."""
+    job = Training()
+    job.add(
+        Process(pid=PID, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"), python=True,
+                torch_loaded=True, age_seconds=age_seconds),
+        Thread(pid=PID, tid=ENGINE, name="pt_autograd_0", state="S", cpu_seconds=9.0, run_seconds=9.0,
+               voluntary_switches=passes, ran_ago_seconds=0.1),
+    )  # fmt: skip
+
+    assert job.goes_on(11, [READS_LOSS], load="one_spinning_kernel").verdict().state == state

@@ -1,5 +1,7 @@
 """What a program has switched on in torch, as the agent tells it, beside what shows in stacks and on the card."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from perfwatch.verdict import Verdict
@@ -31,14 +33,18 @@ def test_anomaly_detection_is_named_by_the_agents_word(load: str, modes: tuple[s
 
 
 def convolving(
-    *besides: tuple[Frame, ...], modes: tuple[str, ...] | None = None, filled_gib: int = 12, falls: bool = True
+    *besides: tuple[Frame, ...],
+    modes: tuple[str, ...] | None = None,
+    filled_gib: int = 12,
+    falls: bool = True,
+    stacks: Sequence[tuple[Frame, ...]] = (CONVOLVES, BACKWARD, BACKWARD),
 ) -> Verdict:
-    """A network of convolutions whose card waits, and whose memory goes up and down."""
+    """A network, of convolutions unless stated otherwise, whose card waits, and whose memory goes up and down."""
     job = Training(sample={"memory_used_bytes": filled_gib * 2**30})
     for second in range(13):
         held = 2**30 * (2 + (second % 2) * 6 * falls)
         job.history.add(float(second), GpuProcess(uuid=UUID, pid=PID, local_pid=PID, memory_bytes=held))
-    job.goes_on(12, [CONVOLVES, BACKWARD, BACKWARD, *besides], load="starved", samples=10)
+    job.goes_on(12, [*stacks, *besides], load="starved", samples=10)
     return job.steps(900, *INTERVALS, modes=modes).verdict()
 
 
@@ -56,12 +62,26 @@ def test_what_only_looks_like_a_search_is_called_otherwise() -> None:
         "it does not search": convolving(modes=()),
         "a line empties the cache": convolving(EMPTIES),
         "torch gives back for want of room": convolving(filled_gib=138),
-        "other layers take as long": convolving(FORWARD, FORWARD),
         "it searched once": convolving(modes=("cudnn_benchmark",), falls=False),
     }
 
     assert {why: other.state for why, other in others.items()} == dict.fromkeys(others, "slow")
     assert [why for why, other in others.items() if other.cause == "autotuning"] == []
+
+
+def test_a_search_beside_other_layers_is_less_sure() -> None:
+    """Memory falls on a card that is far from full, and no line frees it: of what is seen only the search does that."""
+    alone, beside = convolving(), convolving(FORWARD, FORWARD)
+
+    assert beside.cause == "autotuning"
+    assert beside.confidence < alone.confidence
+
+
+def test_a_network_without_convolutions_has_no_search_that_frees_memory() -> None:
+    """The program may have set a limit to what it may use of the card."""
+    verdict = convolving(stacks=[FORWARD, BACKWARD, BACKWARD])
+
+    assert verdict.cause == "allocator_thrash"
 
 
 def test_memory_that_falls_for_a_reason_that_nobody_sees_is_less_sure_to_be_a_thrash() -> None:

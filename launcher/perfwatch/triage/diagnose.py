@@ -19,7 +19,7 @@ from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal, wakes_soon
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule

@@ -5,12 +5,11 @@ from outside. A question is about a job, a rank, a thread, a stack or a card. Wh
 is defined.
 """
 
-from perfwatch.triage.cards.activities import activities as card_looks
-from perfwatch.triage.cards.flatness import flat as moves_no_data
-from perfwatch.triage.cards.gpu import regime, regimes
+from perfwatch.triage.cards.gpu import activities as card_looks
+from perfwatch.triage.cards.gpu import flat as moves_no_data
+from perfwatch.triage.cards.gpu import kernels, regime, regimes
 from perfwatch.triage.cards.hardware import tensor_tflops_at, tensor_yield
-from perfwatch.triage.cards.kernels import kernels
-from perfwatch.triage.cards.residency import RESIDENT
+from perfwatch.triage.cards.thresholds import RESIDENT
 from perfwatch.triage.cards.whose import cards_of, lost_cards
 from perfwatch.triage.cards.whose import index_of as card_index
 from perfwatch.triage.cards.whose import name_of as card_name
@@ -24,9 +23,9 @@ from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, 
 from perfwatch.triage.moving.progress import LATELY_SECONDS, training_thread
 from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.absent_ranks import AbsentRanks
-from perfwatch.triage.ranks.at_rest import at_rest
-from perfwatch.triage.ranks.collectives import standings
+from perfwatch.triage.ranks.absentee import at_rest
+from perfwatch.triage.ranks.groups import standings
+from perfwatch.triage.ranks.missing import AbsentRanks
 from perfwatch.triage.roles.sights import STORE_THREAD
 from perfwatch.triage.shares.starving import WAITING_SHARE as STARVING_SHARE
 from perfwatch.triage.shares.starving import awaits_data

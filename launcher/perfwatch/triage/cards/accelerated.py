@@ -1,17 +1,17 @@
-"""What the rules about slow GPU jobs share: a rank that goes on, its card over the same time, and who waits for whom.
+"""A rank that makes steps, its card over the same time, and which of the two waits for the other.
 
 While a card works the host may do what it likes: time is lost only while no kernel is resident, and only that much of it can
-be any cause's.
+be lost to any cause.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.triage.cards.baseline import baseline
-from perfwatch.triage.cards.gpu import Regime, regimes
-from perfwatch.triage.cards.neighbours import unused
-from perfwatch.triage.cards.spinning import spins_on
+from perfwatch.triage.busy import Phase
+from perfwatch.triage.cards.gpu import Regime, baseline, regimes, spins_on, unseen
+from perfwatch.triage.cards.neighbours import shared, unused
+from perfwatch.triage.cards.thresholds import FEW_SECONDS, MEDIUM, RUN_SECONDS
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -25,20 +25,16 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
+from perfwatch.triage.words import code
 from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
-LONGEST_SECONDS = 600.0
-FEW_SAMPLES = 20
-FEW_SECONDS = 3.0  # of looks at the card
-RETURNS = 3  # pieces of work between which the card idled: one or two may be the end of a phase
-UNSEEN_CARD = 0.75  # confidence where heat, a degraded link or a neighbour could not be excluded
-NOT_MONITORED = 0.75  # confidence where utilisation stands in for the card's units
-UNITS_UNSEEN = 0.65  # ... and of a healthy run: utilisation is as high where the card waits, or does the wrong thing
-BY_DEVICE = 0.75  # ... and where it is not known whose cards they are
+LONGEST_SECONDS = RUN_SECONDS
+UNITS_UNSEEN = MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
+READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 OTHER_WORK = (
     "empty_cache",
     "save",
@@ -63,17 +59,16 @@ class Accelerated:
     card: Regime
     profile: Profile
     runs: float  # of a core, by the training thread and by torch's engine for it; waiting for a core included
-    certain: bool  # whether the card is known to be this rank's
+    certain: bool  # the card is known to be this rank's
 
     @property
     def ceiling(self) -> float:
         """The most that can be said with what is seen of the card."""
-        monitored = 1.0 if self.card.source == "gpm" else NOT_MONITORED
-        return min(monitored, 1.0 if self.certain else BY_DEVICE)
+        return 1.0 if self.certain and self.card.source == "gpm" else MEDIUM
 
 
 def accelerated(case: Case) -> list[Accelerated]:
-    """Every rank that makes progress with a card that was looked at for long enough, and computes on it as far as is known."""
+    """Every rank that makes steps with a card that was sampled for long enough, and computes on it as far as is known."""
     return case.history.once("accelerated", lambda: _accelerated(case))
 
 
@@ -87,6 +82,8 @@ def _accelerated(case: Case) -> list[Accelerated]:
             continue
         if spins_on(case.history, cards[0].uuid):
             continue
+        if shared(case.history, cards[0].uuid) and not _steps_are_seen(case, rank):
+            continue  # the card may work for another job alone
         moved = motion(case.history, rank.pid, now.thread, seconds)
         runs = moved.wanted_share
         runs += engine_share(case.history, rank.pid, seconds)
@@ -95,10 +92,19 @@ def _accelerated(case: Case) -> list[Accelerated]:
     return found
 
 
+def _steps_are_seen(case: Case, rank: Member) -> bool:
+    """True if steps are counted, or the training thread is seen at several places of training."""
+    now = case.progress[rank.pid]
+    if now.steps is not None:
+        return not now.steps.late
+    seen = case.profile(rank, WINDOW_SECONDS).sights
+    return len({one.reading.frames[:1] for one in seen if trains(one.reading)}) > 1
+
+
 def trained_for(case: Case, rank: Member) -> float:
     """Seconds since the first step or, without the agent's count, since training code was first seen; at most ten minutes.
 
-    While a job starts its card has nothing to do, and that is nobody's fault.
+    While a job starts, its card has nothing to do, and that is no fault.
     """
     for one in case.history.series(r.Steps, rank.pid):
         if one.reading.count > 0:
@@ -115,18 +121,9 @@ def since_first_step(case: Case, rank: Member, seen: Profile) -> Profile:
     return seen if training >= WINDOW_SECONDS else case.profile(rank, training)
 
 
-def surroundings_known(case: Case, uuid: str) -> bool:
-    """Whether it could be seen that nothing holds the card itself back: its clocks and link, and who else uses it."""
-    described = case.history.latest(r.Gpu, uuid) is not None
-    samples = case.history.series(r.GpuSample, uuid, seconds=WINDOW_SECONDS)
-    clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
-    listed = any(key[0] == uuid for key in case.history.entities(r.GpuProcess))
-    return described and clocked and listed
-
-
 def has_gaps(card: Regime) -> bool:
-    """Whether a card waits between kernels, or idles and was given work again and again: what holds it back is of each step."""
-    return (card.kind == "wait" and not card.paused_once) or (card.kind == "idle" and card.returns >= RETURNS)
+    """True if a card waits for launches: what holds it back is of each step."""
+    return card.waits_for_launches
 
 
 def sync_share(case: Case, seen: Profile) -> float:
@@ -135,7 +132,7 @@ def sync_share(case: Case, seen: Profile) -> float:
 
 
 def in_copy(history: History, stack: r.Stack) -> bool:
-    """Whether a stack is at a line that moves data to the device."""
+    """True if a stack is at a line that moves data to the device."""
     if "device_copy" in tags(stack):
         return True
     frame = user_frame(stack)
@@ -164,7 +161,7 @@ def line_of(seen: Profile, holds: Callable[[r.Stack], bool]) -> str | None:
 
 
 def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Evidence:
-    """What the card's units show, as a piece of evidence, beside what they showed earlier in this run, if that is known."""
+    """What the card's units show, as a piece of evidence, beside what they showed earlier in this run."""
     before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
     return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
 
@@ -190,7 +187,7 @@ def slow_on_gpu(
         said = case.saw(
             "binding",
             f"pid {one.rank.pid}",
-            "whose card it is was inferred",
+            "its card was inferred",
             how or "not known",
             "listed by the driver",
         )
@@ -199,7 +196,7 @@ def slow_on_gpu(
         cause=cause.name,
         state="slow",
         summary=summary,
-        confidence=round(min(one.ceiling, UNSEEN_CARD if unlisted else 1.0, confidence or certainty(lost)), 2),
+        confidence=round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2),
         owner=cause.owner,
         culprits=(
             Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)),
@@ -209,3 +206,19 @@ def slow_on_gpu(
         next=next,
         lost_share=round(lost if explains is None else explains, 3),
     )
+
+
+def drives_a_card(case: Case, phase: Phase) -> bool:
+    """True if a rank that computes on the host has work on its GPU, or its line waits for that: the value is no result of the CPU's."""
+    cards = regimes(case.history, phase.rank.pid)
+    own = cards_of(case.history, phase.rank.pid)
+    if (own.uuids or unseen(case.history, phase.rank.pid)) and _reads_back(case, phase):
+        return True
+    return any(card.kind == "spin" or (own.certain and card.kind != "idle") for card in cards)
+
+
+def _reads_back(case: Case, phase: Phase) -> bool:
+    stack = case.chains[phase.rank.pid].start.stack
+    source = code.line_of(case.history, phase.profile.top_line())
+    reads = source is not None and code.names(source.calls) & READ_BACK and in_sync(case.history, stack)
+    return bool(reads) or (stack is not None and "device_sync" in tags(stack))

@@ -6,9 +6,10 @@ The first steps are left out, and middle and extreme values are given, never a b
 """
 
 import bisect
+from itertools import pairwise
 
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.activities import activities
+from perfwatch.triage.cards.gpu import activities
 from perfwatch.triage.cards.hardware import (
     POWER_CAP,
     TERA,
@@ -18,16 +19,19 @@ from perfwatch.triage.cards.hardware import (
     tensor_yield,
     unknown,
 )
-from perfwatch.triage.cards.pace import FEW_STEPS, WARM_UP_SECONDS, paces, steps_each_turn
+from perfwatch.triage.cards.thresholds import FEW_SAMPLES_OF_A_CARD
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import quantile
+from perfwatch.triage.history import History, quantile
+from perfwatch.triage.moving.progress import WARM_UP_STEPS
 from perfwatch.verdict import CardFigures, Efficiency, ModelFigures, Spread
-from perfwatch_probes.readings import Gpu, GpuSample
+from perfwatch_probes.readings import Gpu, GpuSample, Steps
 
 WINDOW_SECONDS = 60.0
-FEW_LOOKS = 5
 MOSTLY_CAPPED = 0.5
+STRETCH_SECONDS, STRETCH_STEPS = 1.0, 10  # at least, of each stretch of steps
+WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
+FEW_STEPS = 5
 UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
 FLOPS_OF_ATTENTION = 12.0  # per token, layer, hidden unit and position (PaLM, appendix B)
@@ -57,7 +61,7 @@ def _efficiency(case: Case) -> Efficiency:
 def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
     seen = case.history.latest(Gpu, uuid)
     looks = activities(case.history, uuid, seconds)
-    if seen is None or (len(looks) < FEW_LOOKS and seen.reading.gpm is not False):
+    if seen is None or (len(looks) < FEW_SAMPLES_OF_A_CARD and seen.reading.gpm is not False):
         return None
     card = seen.reading
     boost = _boost_mhz(case, card)
@@ -66,7 +70,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         for source in (uuid, card.parent_uuid)
         for one in (case.history.series(GpuSample, source, seconds=seconds + 5.0) if source else ())
         if one.reading.sm_clock_mhz is not None
-    ]  # a part of a card may not tell its clock
+    ]  # a part of a card may have no clock of its own
     samples.sort(key=lambda one: one.at)
     times = [one.at for one in samples]
     tflops, at_clock, at_boost, capped = [], [], [], 0
@@ -120,15 +124,13 @@ def _model(case: Case) -> ModelFigures | None:
     known = [peak for peak in peaks if peak is not None]
     turns = {steps_each_turn(case.history, rank.pid) for rank, _ in counting[:1]}
     if None in turns:
-        return ModelFigures(
-            missing="so many optimizers take turns that nobody sees how many steps are one of the model"
-        )
+        return ModelFigures(missing="too many optimizers take turns to see how many steps are one of the model")
     if len(intervals) < FEW_STEPS or not steps:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
     if not cards:
         return ModelFigures(missing="no GPU of this job was seen")
     if any(found.guessed for found in owned):
-        return ModelFigures(missing=f"nothing tells which GPUs the job uses ({len(cards)} in sight); {TOLD_BY}")
+        return ModelFigures(missing=f"it is not known which GPUs the job uses ({len(cards)} in sight); {TOLD_BY}")
     if not known or len(known) < len(peaks):
         return ModelFigures(missing="the peak of the cards is not known")
     attention = FLOPS_OF_ATTENTION * layers * hidden * sequence if layers and hidden and sequence else 0.0
@@ -145,6 +147,64 @@ def _model(case: Case) -> ModelFigures | None:
         cards=count,
         missing="" if middle <= 1.0 else f"{middle:.0%} of {peak:,.0f} TFLOP/s x {count} {IMPOSSIBLE}",
     )
+
+
+def paces(history: History, pid: int, seconds: float) -> list[float]:
+    """Steps a second of each stretch of the last ``seconds``, oldest first; of few steps, of all of them together. Empty for none.
+
+    The count decides, not the intervals: of steps that take turns (three short ones, then one that waits for data) the median interval
+    is far from the rate, and of more steps than one sample lists only the newest are known. Where several optimizers take turns, a turn
+    counts as a step; empty where it is not known how many belong together.
+    """
+    turn = steps_each_turn(history, pid)
+    return [pace / turn for pace in _steps(history, pid, seconds)] if turn else []
+
+
+def steps_each_turn(history: History, pid: int) -> float | None:
+    """How many steps several optimizers make together, 1 for one; None where too many take turns."""
+    newest = history.latest(Steps, pid)
+    return newest.reading.steps_each_turn if newest is not None else 1.0
+
+
+def _steps(history: History, pid: int, seconds: float) -> list[float]:
+    marks = _warm(_marks(history, pid, seconds))
+    if len(marks) < 2:
+        return []
+    found, begin = [], marks[0]
+    for mark in marks[1:]:
+        if mark[0] - begin[0] >= STRETCH_STEPS and mark[1] - begin[1] >= STRETCH_SECONDS:
+            found.append(_pace(begin, mark))
+            begin = mark
+    whole = marks[-1][0] - marks[0][0] >= FEW_STEPS and marks[-1][1] > marks[0][1]
+    return found or ([_pace(marks[0], marks[-1])] if whole else [])
+
+
+def _pace(begin: tuple[int, float], end: tuple[int, float]) -> float:
+    return (end[0] - begin[0]) / (end[1] - begin[1])
+
+
+def _marks(history: History, pid: int, seconds: float) -> list[tuple[int, float]]:
+    """(count, when it was reached) of every step that was reported, in order."""
+    at: dict[int, float] = {}
+    for one in history.series(Steps, pid, seconds=seconds):
+        if one.reading.step_ago_seconds is None:
+            continue
+        when, count = one.at - one.reading.step_ago_seconds, one.reading.count
+        at.setdefault(count, when)
+        for back, interval in enumerate(reversed(one.reading.interval_seconds), 1):
+            when -= interval
+            at.setdefault(count - back, when)
+    marks = sorted(at.items())
+    return [later for earlier, later in pairwise([(0, float("-inf")), *marks]) if later[1] > earlier[1]]
+
+
+def _warm(marks: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Without the warm-up, where the beginning of the run is among them: its first steps, a tenth of them all at most, and seconds."""
+    if not marks or marks[0][0] > WARM_UP_STEPS:
+        return marks
+    steps = min(WARM_UP_STEPS, len(marks) // 10)
+    late = [mark for mark in marks[steps:] if mark[1] - marks[0][1] >= WARM_UP_SECONDS]
+    return late if len(late) > FEW_STEPS else marks[steps:]
 
 
 def _count(case: Case, seen: int) -> int:

@@ -1,70 +1,117 @@
-"""What a card is doing: ``work``, ``wait``, ``spin`` or ``idle``.
+"""What a card does: its state (``Regime.kind``), how it is known (``Regime.source``), and how long its kernels take.
 
-"Utilisation" says only that a kernel was resident: it reads 100 % for one that spins on a dead peer. The card's units tell
-the rest. Where a card has no performance monitoring (older than Hopper), utilisation and power stand in, and are less sure.
+=========  =========================================================  ==================================
+kind       what the card does                                         a thread that waits for it
+=========  =========================================================  ==================================
+work       it is busy nearly all the time, and data moves             will be served
+wait       kernels come and go; in between it waits for the host      will be served
+spin       one kernel is resident, and no data moves anywhere         may wait for ever (``kernels``)
+idle       nothing is asked of it                                     waits for something else
+unknown    it was not sampled lately, or too seldom
+=========  =========================================================  ==================================
+
+Independent of these, ``Regime.polls``: its kernel only looks whether something has come, as in a collective.
+
+"Utilisation" says only that a kernel was resident: it reads 100 % for one that spins on a dead peer. The card's units (GPM, Hopper
+and newer) tell the rest. Where they cannot be read, the driver's memory utilisation stands in (1.3 times the share of the bandwidth,
+and 0 for everything that hangs), and is less sure.
+
+Some samples of the units are no data. One that was torn reads all zero, and nothing of the memory. Counters that another profiler has
+taken, or that stand still, read zero for as long as that lasts: no kernel is believed only while the driver's own utilisation or the
+power does not say otherwise.
 """
 
-from collections.abc import Callable, Iterable
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import Any
 
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.baseline import baseline
-from perfwatch.triage.cards.flatness import FLAT, FLAT_MIB_PER_SECOND, NOT_STORED, flat
-from perfwatch.triage.cards.residency import (
+from perfwatch.triage.cards.neighbours import mean, shared
+from perfwatch.triage.cards.thresholds import (
+    ACTIVE,
     BUSY,
+    FEW_SAMPLES_OF_A_CARD,
     IDLE,
-    REMEMBERED,
+    IN_USE,
+    NOW_SECONDS,
     RESIDENT,
-    draws_little,
-    returns,
-    rough_kind,
-    spin_power,
 )
 from perfwatch.triage.cards.whose import cards_of
-from perfwatch.triage.history import History, R, Seen
+from perfwatch.triage.history import History, R, Seen, median
+from perfwatch.triage.moving.motion import LULLS
 from perfwatch_probes import readings as r
 
-WINDOW_SECONDS = 5.0
-STALE_SECONDS = 5.0  # a card that was not read for so long is not known to do anything ...
-STALE_INTERVALS = 2.0  # ... or for so many of its own intervals: many slow cards are read less often
-ENOUGH_SECONDS = 2.0  # covered by looks that are long, where there are few
-FEW_LOOKS = 3
-# Of less than 0.15 of the time no cause is told. Waiting in a collective keeps 0.01 to 0.26 of the multiprocessors active.
-SATURATED_WAITING, SATURATED_SM = 0.15, 0.5
+# Samples
+FEW_LOOKS, ENOUGH_SECONDS = 3, 2.0  # at the least, or covered by them where they are long
+STALE_INTERVALS = 2.0  # of its own: many slow cards are read less often
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
-# A kernel that only looks whether something has come, be it in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
-# and over PCIe 69 MiB/s (a collective over sockets) to 116 (the same beside other programs on the card).
-# A send that waits for its peer read 250 and, on another host, 1,530, a collective of two processes on one card 1,590 (with 0.00005
-# of the memory's bandwidth for changing between them), of which nothing came to the card's own memory: 300 MiB/s that do are
-# 0.00006 of its bandwidth. A kernel that works on what lies in host memory stores nothing either, and reads ten times as much.
-POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
-UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
+# Utilisation is of up to a second before it is read: a card that works and rests in turns may be sampled in its rests alone.
+AROUND_SECONDS = 3.0
+AT_WORK_POWER = (
+    0.3  # of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more
+)
+
+# No data moves
+FLAT = 0.0005  # measured 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins
+FLAT_TENSOR = 0.005
+# What blocks that wait for each other ask atomically is counted for the tensor cores too: two thirds of what is counted for the
+# integers. Measured 0.0020 and 0.0029; 0.0102 and 0.0153 with all multiprocessors full of warps, with 0.00000 of the bandwidth
+# and no floating point. A product needs its operands from memory.
+WAITING_TENSOR = 0.02
+# Measured 0.7 (our own questions), 11 while NCCL's watchdog asks after its events, 23 while another job of the host begins to use
+# CUDA; 100 launches of kernels a second stay below 1.
+FLAT_MIB_PER_SECOND = 30.0
+# A process that begins to ask the driver (nvidia-smi, another perfwatch) moves 3 MiB: 34 MiB/s in a sample of 0.1 s, 1.0 to 1.35 times
+# as much from the card as to it (two H100, fourteen askers beside). A copy goes one way.
+ASKING_MIB_PER_SECOND = 130.0
+ASKING_RATIO = (1.0, 1.4)
+NOT_STORED = 0.00006  # of the memory's bandwidth: 300 MiB/s to the card's own memory
 ASKING_INTEGER = (
     0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
 )
-MONITORED = 1.0  # how sure a regime is where the units are in sight
+MEMORY_IN_USE = 0.01  # of the time; NVML counts in whole percent
+
+# A kernel that only looks whether something has come, also in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
+# and over PCIe 69 MiB/s (a collective over sockets) to 116 (the same beside other programs on the card).
+# A send that waits for its peer read 250 and, on another host, 1,530, a collective of two processes on one card 1,590 (with 0.00005
+# of the memory's bandwidth for changing between them), of which nothing came to the card's own memory. A kernel that works on what
+# lies in host memory stores nothing either, and reads ten times as much.
+POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
+UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
+
+# The host's losses cost nothing. Of less than 0.15 of the time no cause is reported; waiting in a collective keeps 0.01 to 0.26
+# of the multiprocessors active.
+SATURATED_WAITING = 0.15
+
+# Kernels
+UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
+GAP_SECONDS = 3.0  # between two samples: what happened in a longer one is not known
+SIGHTING_SECONDS = 1.0
+# A process that begins to use another card of the host halts this one's kernel for 0.7 ms, and stirs its link (measured on two H100).
+# The processes of a card are listed once a second.
+LISTED_SECONDS = 1.5
+FEW_HALTS = 3  # where processes come and go all the time, each end of a kernel might be taken for a halt
+LONGER = 2.0  # times the longest pause between two pieces of work: the card is then not known to be given any more
+
+WORKING_DRAM = 0.005  # a kernel that spins moves nothing
 
 
 @dataclass(frozen=True)
 class Regime:
-    """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: this card does not tell.
+    """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: not known.
 
-    kind: ``work`` (it is busy nearly all the time, and data moves), ``wait`` (kernels come and go, and between them it waits
-    for the host), ``spin`` (a kernel is resident, and no data moves to or from anywhere), ``idle`` (nothing is asked of it),
-    ``unknown``. computes: of a card that spins, whether its arithmetic is used all the same: that kernel may end yet.
+    ``computes``: of a card that spins, whether its arithmetic is used all the same: that kernel may end yet.
     """
 
     uuid: str
     kind: str = "unknown"
-    sure: float = 0.0
     source: str = ""  # gpm, or nvml where that is missing
-    seconds: float = 0.0  # over which it was looked at
+    seconds: float = 0.0  # over which it was sampled
     graphics: float | None = None  # a kernel was resident
     spinning: float = 0.0
     returns: int = 0  # of one that mostly idles: how often work came to it again, up to now
-    pauses: int = 0  # stretches of looks in which it idled
-    full: float | None = None  # a kernel was resident, of the time but for these
+    paused_once: bool = False  # it idled in one piece and was full otherwise: it is between two phases
     computes: bool = False
     memory_utilisation: float | None = None  # of the time, as NVML tells it; stands in for ``dram``
     sm_active: float | None = None
@@ -77,7 +124,6 @@ class Regime:
     pcie_each_way_mib_per_second: float | None = None  # the less busy one: so much goes to and fro
     nvlink_mib_per_second: float | None = None
     power_watts: float | None = None
-    sm_clock_mhz: float | None = None
 
     @property
     def waiting(self) -> float:
@@ -85,9 +131,9 @@ class Regime:
         return 0.0 if self.graphics is None else max(0.0, 1.0 - self.graphics)
 
     @property
-    def paused_once(self) -> bool:
-        """Whether it waited in one piece, and was full otherwise: one phase had ended, and another began."""
-        return self.pauses == 1 and (self.full or 0.0) >= BUSY
+    def waits_for_launches(self) -> bool:
+        """True if it waits between kernels, or idles and was given work again and again: the host is too slow in each step."""
+        return (self.kind == "wait" and not self.paused_once) or (self.kind == "idle" and self.returns >= FEW_LOOKS)
 
     @property
     def units(self) -> float:
@@ -96,7 +142,7 @@ class Regime:
 
     @property
     def polls(self) -> bool:
-        """Whether the kernel on it does nothing but look whether something has come."""
+        """True if the kernel on it only looks whether something has come."""
         unstored = self.dram is not None and self.dram <= NOT_STORED
         return (
             (self.graphics or 0.0) >= RESIDENT
@@ -120,27 +166,89 @@ class Regime:
         return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
 
 
-def unseen(history: History, pid: int) -> bool:
-    """Whether a process uses CUDA and nothing is known of what its cards do: then a wait for one cannot be told from work."""
-    seen = history.latest(r.GpuBinding, pid)
-    return seen is not None and seen.reading.cuda is True and not regimes(history, pid)
+@dataclass(frozen=True)
+class Kernels:
+    """How long the kernels of a card take.
+
+    ``usual_known``: the card was seen at work, kernel after kernel, before the newest one began. Without that nothing says how long a
+    kernel of this job may take.
+    """
+
+    ended: tuple[float, ...]  # moments, in seconds since the session began
+    since_seconds: float  # since the last of them, or since the card was first sampled
+    longest_seconds: float  # between two of them
+    usual_known: bool
+
+    @property
+    def go_on(self) -> bool:
+        """True if one kernel after the other ends, and the newest has not lasted much longer than those before."""
+        return len(self.ended) >= 2 and self.since_seconds <= LULLS * self.longest_seconds + SIGHTING_SECONDS
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Median values of the samples at work, earlier in this very run. None: not known."""
+
+    graphics: float | None = None
+    power_watts: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    nvlink_mib_per_second: float | None = None
+
+    def shown(self) -> str:
+        """In words; empty when nothing is known."""
+        parts = [
+            "" if self.graphics is None else f"graphics {self.graphics:.0%}",
+            "" if self.tensor is None else f"tensor {self.tensor:.0%}",
+            "" if self.dram is None else f"DRAM {self.dram:.0%}",
+            "" if not self.nvlink_mib_per_second else f"NVLink {self.nvlink_mib_per_second:,.0f} MiB/s",
+            "" if self.power_watts is None else f"{self.power_watts:.0f} W",
+        ]
+        known = ", ".join(part for part in parts if part)
+        return f"{known} earlier in this run" if known else ""
+
+
+# The state of a card
+
+
+def regime(history: History, uuid: str, seconds: float = NOW_SECONDS) -> Regime:
+    """What a card did over the last ``seconds``."""
+    return history.once(("regime", uuid, seconds), lambda: _regime(history, uuid, seconds))
+
+
+def regimes(history: History, pid: int, seconds: float = NOW_SECONDS) -> tuple[Regime, ...]:
+    """Of every card of a process that is known to do anything, the busiest first."""
+    found = (regime(history, uuid, seconds) for uuid in cards_of(history, pid).uuids)
+    return tuple(sorted((one for one in found if one.kind != "unknown"), key=lambda one: -(one.graphics or 0.0)))
+
+
+def polls(history: History, pid: int) -> bool:
+    """True if a process has one card, known to be its own, that only polls."""
+    cards = regimes(history, pid)
+    return cards_of(history, pid).certain and len(cards) == 1 and cards[0].polls
 
 
 def saturated(history: History, pid: int, seconds: float) -> bool:
-    """Whether a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
+    """True if a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
     return any(
         one.kind == "work"
         and one.waiting <= SATURATED_WAITING
         and one.sm_active is not None
-        and one.sm_active >= SATURATED_SM
+        and one.sm_active >= ACTIVE
         and cards_of(history, pid).certain
         for one in regimes(history, pid, seconds)
     )
 
 
-def regime(history: History, uuid: str, seconds: float = WINDOW_SECONDS) -> Regime:
-    """What a card did over the last ``seconds``; ``unknown`` where it was not looked at lately, or too seldom."""
-    return history.once(("regime", uuid, seconds), lambda: _regime(history, uuid, seconds))
+def unseen(history: History, pid: int) -> bool:
+    """True if a process uses CUDA and nothing is known of what its cards do: a wait for one looks like work."""
+    seen = history.latest(r.GpuBinding, pid)
+    return seen is not None and seen.reading.cuda is True and not regimes(history, pid)
+
+
+def spins_on(history: History, uuid: str) -> bool:
+    """True if the newest kernel moves nothing and has lasted longer than any before it: it may never end."""
+    return regime(history, uuid, SIGHTING_SECONDS).kind == "spin" and not kernels(history, uuid).go_on
 
 
 def _regime(history: History, uuid: str, seconds: float) -> Regime:
@@ -149,52 +257,54 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
     looks = _fresh(history, looks, looks[-1].reading.interval_seconds if looks else 0.0)
     covered = sum(one.reading.interval_seconds for one in looks)
     if len(looks) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
-        kinds = [(one.at, kind_of(one.reading)) for one in looks]
-        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], MONITORED, "gpm")
+        kinds = [(one.at, _kind_of(one.reading)) for one in looks]
+        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], "gpm")
     elif len(samples) >= FEW_LOOKS:
-        floor, sure = spin_power(history, uuid, baseline(history, uuid, seconds))
-        if samples[-1].reading.memory_utilisation is not None:
-            sure = REMEMBERED
-        kinds = [(one.at, rough_kind(one.reading, floor)) for one in samples]
-        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], sure, "nvml")
-        found = replace(found, computes=not all(draws_little(one.reading, floor) for one in samples))
+        kinds = [(one.at, _rough_kind(history, one.reading)) for one in samples]
+        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], "nvml")
+        found = replace(found, computes=not all(_draws_little(history, one.reading) for one in samples))
     else:
         return Regime(uuid)
     return _with_shares(found, looks, samples)
 
 
-def regimes(history: History, pid: int, seconds: float = WINDOW_SECONDS) -> tuple[Regime, ...]:
-    """Of every card of a process that is known to do anything, the busiest first."""
-    found = (regime(history, uuid, seconds) for uuid in cards_of(history, pid).uuids)
-    return tuple(sorted((one for one in found if one.kind != "unknown"), key=lambda one: -(one.graphics or 0.0)))
-
-
-def polls(history: History, pid: int) -> bool:
-    """Whether the one card of a process, known to be its own, only polls."""
-    cards = regimes(history, pid)
-    return cards_of(history, pid).certain and len(cards) == 1 and cards[0].polls
-
-
 def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:
-    allowed = max(STALE_SECONDS, STALE_INTERVALS * interval_seconds)
+    """Nothing where the newest is too old: what a card did a while ago says nothing of now."""
+    allowed = max(NOW_SECONDS, STALE_INTERVALS * interval_seconds)
     return series if series and history.at - series[-1].at <= allowed else []
 
 
-def kind_of(look: r.GpuActivity) -> str:
-    """What a card did in one interval: ``work``, ``wait``, ``spin``, ``idle`` or ``unknown``."""
+def _kind_of(look: r.GpuActivity) -> str:
+    """What a card did in one interval, by its units."""
     if look.graphics is None:
         return "unknown"
     if look.graphics <= IDLE or (look.graphics < BUSY and look.sm_active == 0.0):
-        return "idle"  # a context that begins, somebody else's say, takes 1 to 6 % of it, and no multiprocessor
+        return "idle"  # a context that begins, perhaps of another job, takes 1 to 6 % of it, and no multiprocessor
     if look.graphics >= RESIDENT and flat(look):
         return "spin"
     return "work" if look.graphics >= BUSY else "wait"
 
 
-def _classed(
-    uuid: str, looks: list[tuple[float, str]], graphics: Iterable[float | None], sure: float, source: str
-) -> Regime:
-    shares = list(graphics)
+def _rough_kind(history: History, look: r.GpuSample) -> str:
+    """What a card does, by the driver's figures: the utilisation of its memory, or else its power, shows whether data moves."""
+    if look.utilisation is None:
+        return "unknown"
+    if look.utilisation <= IDLE:
+        return "idle"
+    used = look.memory_utilisation
+    if look.utilisation >= RESIDENT and (_draws_little(history, look) if used is None else used < MEMORY_IN_USE):
+        return "spin"
+    return "work" if look.utilisation >= BUSY else "wait"
+
+
+def _draws_little(history: History, look: r.GpuSample) -> bool:
+    """True if a card draws no more than one on which nothing is computed."""
+    card = history.latest(r.Gpu, look.uuid)
+    limit = card.reading.power_limit_watts if card is not None else None
+    return limit is not None and look.power_watts is not None and look.power_watts < AT_WORK_POWER * limit
+
+
+def _classed(uuid: str, looks: list[tuple[float, str]], shares: list[float | None], source: str) -> Regime:
     resident = mean(shares)
     kinds = [kind for _, kind in looks]
     idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
@@ -206,23 +316,33 @@ def _classed(
         kind = "idle"
     else:
         kind = "work" if resident >= BUSY else "wait"
+    pauses = sum(kind == "idle" for kind, _ in groupby(kinds))
+    full = mean(share for share, kind in zip(shares, kinds, strict=True) if kind != "idle")
     return Regime(
         uuid,
         kind,
-        sure,
         source,
         seconds=looks[-1][0] - looks[0][0],
         graphics=resident,
         spinning=spinning,
-        returns=returns(looks),
-        pauses=sum(kind == "idle" for kind, _ in groupby(kinds)),
-        full=mean(share for share, (_, kind) in zip(shares, looks, strict=True) if kind != "idle"),
+        returns=_returns(looks),
+        paused_once=pauses == 1 and (full or 0.0) >= BUSY,
     )
 
 
-def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: list[Seen[r.GpuSample]]) -> Regime:
+def _returns(looks: Sequence[tuple[float, str]]) -> int:
+    """How often a card was given work after it had idled; 0 where it has idled for longer now than pauses lasted before."""
+    begins = [at for (_, before), (at, now) in pairwise(looks) if before == "idle" and now not in ("idle", "unknown")]
+    if len(begins) < 2 or looks[-1][0] - begins[-1] > LONGER * max(b - a for a, b in pairwise(begins)):
+        return 0
+    return len(begins)
+
+
+def _with_shares(found: Regime, looks: list[Seen[r.GpuActivity]], samples: list[Seen[r.GpuSample]]) -> Regime:
     def share(of: Callable[[r.GpuActivity], float | None]) -> float | None:
-        return weighted((of(one.reading), one.reading.interval_seconds) for one in activities)
+        known = [(value, one.reading.interval_seconds) for one in looks if (value := of(one.reading)) is not None]
+        total = sum(seconds for _, seconds in known)
+        return sum(value * seconds for value, seconds in known) / total if total else None
 
     pcie = (share(lambda a: a.pcie_received_mib_per_second), share(lambda a: a.pcie_sent_mib_per_second))
     nvlink = (share(lambda a: a.nvlink_received_mib_per_second), share(lambda a: a.nvlink_sent_mib_per_second))
@@ -244,18 +364,185 @@ def _with_shares(found: Regime, activities: list[Seen[r.GpuActivity]], samples: 
         nvlink_mib_per_second=max((rate for rate in nvlink if rate is not None), default=None),
         memory_utilisation=mean(one.reading.memory_utilisation for one in samples),
         power_watts=mean(one.reading.power_watts for one in samples),
-        sm_clock_mhz=mean(one.reading.sm_clock_mhz for one in samples),
     )
 
 
-def weighted(values: Iterable[tuple[float | None, float]]) -> float | None:
-    """The mean of the known ones, each with the time that it stands for; None for none."""
-    known = [(value, weight) for value, weight in values if value is not None and weight > 0.0]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+# Whether data moves
 
 
-def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None for none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def flat(look: r.GpuActivity) -> bool:
+    """True if no data moves: to or from the card's memory, the host, another card, or through the tensor cores."""
+    links = (look.nvlink_received_mib_per_second, look.nvlink_sent_mib_per_second, *_of_copies(look))
+    return (
+        look.dram is not None
+        and look.dram <= FLAT
+        and ((look.tensor or 0.0) <= FLAT_TENSOR or _asks_only(look))
+        and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
+    )
+
+
+def _of_copies(look: r.GpuActivity) -> tuple[float | None, float | None]:
+    """What crosses PCIe each way in MiB/s, but for what goes to and fro when a process asks the driver."""
+    received, sent = look.pcie_received_mib_per_second, look.pcie_sent_mib_per_second
+    if received and sent and sent <= ASKING_MIB_PER_SECOND and ASKING_RATIO[0] <= sent / received <= ASKING_RATIO[1]:
+        return 0.0, 0.0
+    return received, sent
+
+
+def _asks_only(look: r.GpuActivity) -> bool:
+    """True if what is counted for the tensor cores comes from blocks that ask atomically whether the others have come."""
+    floating = (look.fp32, look.fp16, look.fp64)
+    return (
+        look.tensor is not None
+        and look.integer is not None
+        and look.tensor <= min(WAITING_TENSOR, look.integer)
+        and look.dram is not None
+        and look.dram <= NOT_STORED
+        and all(used is not None and used <= FLAT for used in floating)
+    )
+
+
+# The samples that are data
+
+
+def activities(history: History, uuid: str, seconds: float | None = None) -> list[Seen[r.GpuActivity]]:
+    """The samples of a card's units that are data, oldest first; with ``seconds``, only those of the last so many."""
+    looks = [
+        one
+        for one in history.series(r.GpuActivity, uuid, seconds=seconds)
+        if not _no_kernel(one.reading) or not _contradicted(history, uuid, one)
+    ]
+    whole = [one for one in looks if one.reading.dram is not None]
+    return whole or looks
+
+
+def contradicted(history: History, uuid: str) -> bool:
+    """True if the units lately reported nothing but that no kernel ran, and the driver reports that the card was at work."""
+    return bool(history.series(r.GpuActivity, uuid, seconds=NOW_SECONDS)) and not activities(history, uuid, NOW_SECONDS)
+
+
+def _no_kernel(look: r.GpuActivity) -> bool:
+    return look.graphics is not None and max(look.graphics, look.sm_active or 0.0) <= IDLE
+
+
+def _contradicted(history: History, uuid: str, look: Seen[r.GpuActivity]) -> bool:
+    """True if around a sample no kernel was seen, and utilisation and power show all the while that the card was at work."""
+    samples = _around(history.series(r.GpuSample, uuid), look)
+    if len(samples) < FEW_LOOKS or not all(
+        (one.utilisation or 0.0) >= BUSY and one.power_watts is not None and not _draws_little(history, one)
+        for one in samples
+    ):
+        return False
+    looks = _around(history.series(r.GpuActivity, uuid), look)
+    enough = len(looks) >= FEW_LOOKS or sum(one.interval_seconds for one in looks) >= ENOUGH_SECONDS
+    return enough and all(_no_kernel(one) for one in looks)
+
+
+def _around(series: list[Seen[R]], look: Seen[r.GpuActivity]) -> list[R]:
+    began = look.at - look.reading.interval_seconds
+    first = bisect.bisect_left(series, began - AROUND_SECONDS, key=_when)
+    last = bisect.bisect_right(series, look.at + AROUND_SECONDS, key=_when)
+    return [one.reading for one in series[first:last]]
+
+
+def _when(seen: Seen[Any]) -> float:
+    return seen.at
+
+
+# How long kernels take
+
+
+def kernels(history: History, uuid: str) -> Kernels:
+    """From everything that was seen of a card."""
+    return history.once(("kernels", uuid), lambda: _kernels(history, uuid))
+
+
+def _kernels(history: History, uuid: str) -> Kernels:
+    looks = activities(history, uuid)
+    if not looks:
+        return _roughly(history, uuid)
+    halts = _halts(history, uuid)
+    looks = [
+        one
+        for one in looks
+        if _unbroken(one.reading) or not any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)
+    ]
+    if not looks:
+        return Kernels((), 0.0, 0.0, usual_known=False)
+    ended = tuple(one.at for one in looks if not _unbroken(one.reading))
+    of_others = shared(history, uuid)  # the kernels that end may be theirs
+    began, longest = _start(looks[0]) if _unbroken(looks[0].reading) else looks[0].at, 0.0
+    for earlier, later in pairwise(looks):
+        if _start(later) - earlier.at > GAP_SECONDS:
+            began = _start(later)
+        elif not _unbroken(later.reading):
+            longest = max(longest, _start(later) - began + _resident_seconds(later.reading))
+        if not _unbroken(later.reading):
+            began = later.at
+    at_work = [one for one in looks if not _unbroken(one.reading) and (one.reading.graphics or 0.0) > IDLE]
+    usual_known = bool(at_work) and at_work[-1].at - _start(at_work[0]) >= NOW_SECONDS
+    since = max(0.0, history.at - max(began, ended[-1] if ended else began))
+    return Kernels(() if of_others else ended, since, longest, usual_known and not of_others)
+
+
+def _halts(history: History, uuid: str) -> tuple[float, ...]:
+    """When a process was first listed on another card; those of the first sample have begun before."""
+    firsts = [history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid]
+    began = min((look.at for look in activities(history, uuid)), default=0.0)
+    later = tuple(at for at in firsts if at > began)
+    return later if len(later) <= FEW_HALTS else ()
+
+
+def _roughly(history: History, uuid: str) -> Kernels:
+    """Where the card's units cannot be read: since when it has moved nothing at full utilisation."""
+    looks = history.series(r.GpuSample, uuid)
+    began = looks[0].at if looks else history.at
+    kinds = [(one.at, _rough_kind(history, one.reading)) for one in looks]
+    others = [at for at, kind in kinds if kind != "spin"]
+    at_work = [at for at, kind in kinds if kind in ("work", "wait")]
+    usual_known = bool(at_work) and at_work[-1] - at_work[0] >= NOW_SECONDS
+    return Kernels((), history.at - max([began, *others]), 0.0, usual_known)
+
+
+def _start(look: Seen[r.GpuActivity]) -> float:
+    return look.at - look.reading.interval_seconds
+
+
+def _resident_seconds(look: r.GpuActivity) -> float:
+    """The most that a kernel which ended in this sample lasted within it: a card that had nothing to do ran none."""
+    return look.interval_seconds * min(1.0, look.graphics or 0.0)
+
+
+def _unbroken(look: r.GpuActivity) -> bool:
+    """True if one kernel was resident all the time, and moved nothing."""
+    resident = look.graphics is not None and look.graphics >= (UNBROKEN if look.dram is not None else RESIDENT)
+    return resident and flat(look)
+
+
+# What it did earlier in this run
+
+
+def baseline(history: History, uuid: str, seconds: float) -> Baseline:
+    """What the card did at work until ``seconds`` ago: "low" is relative to that, not to a number in a book."""
+    return history.once(("baseline", uuid, seconds), lambda: _baseline(history, uuid, seconds))
+
+
+def _baseline(history: History, uuid: str, seconds: float) -> Baseline:
+    until = history.at - seconds
+    looks = [one.reading for one in activities(history, uuid) if one.at < until]
+    at_work = [a for a in looks if (a.graphics or 0.0) >= IN_USE and (a.dram or 0.0) >= WORKING_DRAM]
+    samples = [one.reading for one in history.series(r.GpuSample, uuid) if one.at < until]
+    in_use = [one for one in samples if (one.utilisation or 0.0) >= IN_USE]
+    watts = [one.power_watts for one in in_use if one.power_watts is not None and not _draws_little(history, one)]
+
+    def middle(of: Callable[[r.GpuActivity], float | None]) -> float | None:
+        known = [value for one in at_work if (value := of(one)) is not None]
+        return median(known) if len(at_work) >= FEW_SAMPLES_OF_A_CARD else None
+
+    return Baseline(
+        graphics=middle(lambda a: a.graphics),
+        power_watts=median(watts) if len(watts) >= FEW_SAMPLES_OF_A_CARD else None,
+        tensor=middle(lambda a: a.tensor),
+        dram=middle(lambda a: a.dram),
+        nvlink_mib_per_second=middle(lambda a: a.nvlink_received_mib_per_second),
+    )

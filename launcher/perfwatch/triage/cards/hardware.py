@@ -1,4 +1,4 @@
-"""What a card can do at most: tensor FLOPs per clock and multiprocessor, and the bandwidth of its memory.
+"""What a card and its link can do at most, and what holds its clock down.
 
 A card that is not in the table is unknown, and nothing is assumed about it. Sources: NVIDIA's architecture white papers (V100,
 Turing, A100, GA102, Ada, H100, Blackwell) for operations per tensor core and clock; checked against the data sheets: rate x
@@ -10,7 +10,10 @@ for that is what the card in hand can do; model FLOPs utilisation against the da
 
 import re
 
-from perfwatch_probes.readings import Gpu
+from perfwatch.triage.cards.gpu import Regime
+from perfwatch.triage.cards.thresholds import IN_USE, LATELY_SECONDS
+from perfwatch.triage.history import History
+from perfwatch_probes.readings import Gpu, GpuSample
 
 # compute capability: dense 16-bit floating-point operations (a fused multiply-add is two) per clock and multiprocessor, with
 # accumulation in fp32.
@@ -76,6 +79,16 @@ WHOLE_MHZ, SUSTAINED_MHZ = 1390.0, 1480.0  # clocks between which what they brin
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
 MHZ = 1e6
 TERA = 1e12
+MIB = 2**20
+# GB/s of payload per lane and direction, by generation: 128b/130b coding from 3.0 on (PCI-SIG), flits in 6.0.
+GB_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563, 7: 15.125}
+# NVML's clocks-event reasons (nvml.h). The software power cap (0x4) is not among them: it is normal at full load.
+REASONS = {
+    0x08: "hardware slowdown",
+    0x20: "heat (software)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
 
 
 def tensor_flops_per_clock(card: Gpu) -> int | None:
@@ -123,7 +136,7 @@ def data_sheet_tflops(card: Gpu) -> float | None:
 
 
 def dram_peak_bytes_per_second(card: Gpu) -> float | None:
-    """The most that the card's memory can move: bus width x memory clock x 2; None where the driver does not tell."""
+    """The most that the card's memory can move: bus width x memory clock x 2; None if not known."""
     if card.memory_bus_bits is None or card.memory_clock_max_mhz is None:
         return None
     return card.memory_bus_bits / 8 * card.memory_clock_max_mhz * MHZ * DATA_RATE
@@ -136,8 +149,52 @@ def unknown(card: Gpu) -> str:
     if why := _not_as_its_kind(card):
         return f"{card.name}: {why}"
     if card.compute_capability is None:
-        return f"{card.name}: the driver does not tell its compute capability"
+        return f"{card.name}: its compute capability is not known"
     if card.compute_capability not in TENSOR_FLOPS:
         major, minor = card.compute_capability
         return f"{card.name} (compute capability {major}.{minor}) is not in the table of known cards"
-    return f"{card.name}: the driver does not tell how many multiprocessors it has"
+    return f"{card.name}: it is not known how many multiprocessors it has"
+
+
+# Its clock
+
+
+def clock_at_work(look: GpuSample) -> float | None:
+    """MHz, if the card was in use: the clock of one that idles is no news."""
+    in_use = (look.utilisation or 0.0) >= IN_USE
+    return float(look.sm_clock_mhz) if in_use and look.sm_clock_mhz is not None else None
+
+
+def held_down(look: GpuSample) -> bool:
+    """True if the card reports that something holds its clock down."""
+    return any((look.reasons or 0) & bit for bit in REASONS)
+
+
+# Its link to the host
+
+
+def lane_speed(generation: int | None, width: int | None) -> float | None:
+    """GB/s of a link in one direction; None for a generation that is not in the table."""
+    if generation is None or width is None or generation not in GB_PER_LANE:
+        return None
+    return GB_PER_LANE[generation] * width
+
+
+def ceiling_mib_per_second(history: History, uuid: str) -> float | None:
+    """What the link of a card can do at most, in one direction, as it is trained now."""
+    seen = history.latest(GpuSample, uuid)
+    speed = lane_speed(seen.reading.pcie_generation, seen.reading.pcie_width) if seen is not None else None
+    if speed is None:
+        card = history.latest(Gpu, uuid)
+        speed = lane_speed(card.reading.pcie_generation_max, card.reading.pcie_width_max) if card is not None else None
+    return None if speed is None else speed * 1e9 / MIB
+
+
+def traffic_mib_per_second(history: History, card: Regime) -> float | None:
+    """The busier direction of a card's link, from its units or from its counters; None if neither is known."""
+    if card.pcie_mib_per_second is not None:
+        return card.pcie_mib_per_second
+    received = history.rate(GpuSample, card.uuid, of=lambda s: s.pcie_received_bytes, seconds=LATELY_SECONDS)
+    sent = history.rate(GpuSample, card.uuid, of=lambda s: s.pcie_sent_bytes, seconds=LATELY_SECONDS)
+    known = [rate for rate in (received, sent) if rate is not None]
+    return max(known) / MIB if known else None

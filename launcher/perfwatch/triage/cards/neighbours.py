@@ -1,19 +1,19 @@
-"""Who else uses a card: processes that do not belong to the job."""
+"""Which processes share a card: those of other jobs, and several ranks of this one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.gpu import mean
+from perfwatch.triage.cards.thresholds import LATELY_SECONDS
 from perfwatch.triage.history import History
 from perfwatch_probes import readings as r
 
 USES = 0.05  # of the card: a context that does nothing takes memory, not time
-WINDOW_SECONDS = 10.0
-GONE_SECONDS = 10.0  # a process that was not listed for so long is not there any more
+UNLISTED_SECONDS = 10.0  # a process that was not listed for so long is not there any more
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A process on a card that is not of the job. ``share``: of the card's time; None where the driver does not tell."""
+    """A process on a card that is not of the job. ``share``: of the card's time; None if not measured."""
 
     pid: int
     share: float | None
@@ -24,8 +24,8 @@ def neighbours(history: History, uuid: str) -> tuple[Neighbour, ...]:
     """Processes on a card that are known not to be the job's, the busiest first.
 
     In a container the driver's pids may say nothing: of those that cannot be matched, as many as the job has processes on
-    this card may be its own. Where the job is served by MPS, the one other process that is no client is its server; of several
-    one is, and nothing is known of what each of them takes.
+    this card may be its own. Of a job that uses MPS, the one other process that is no client is the server. If there are several,
+    one of them is, and what each of them takes is not known.
     """
     strangers = _strangers(history, uuid)
     servers = mps_servers(history, uuid)
@@ -38,7 +38,7 @@ def neighbours(history: History, uuid: str) -> tuple[Neighbour, ...]:
 
 
 def unused(history: History, uuid: str) -> bool:
-    """Whether the job has a context on a card and computes nothing there: all its processes are listed, and none was busy.
+    """True if the job has a context on a card and computes nothing there: all its processes are listed, and none was busy.
 
     A program that trains on the CPU has one as soon as a library asks for the card (measured: torch's compiler, 0.5 GiB).
     """
@@ -49,8 +49,13 @@ def unused(history: History, uuid: str) -> bool:
     return all(_share(history, uuid, one) == 0.0 for one in own)
 
 
+def is_free(history: History, uuid: str) -> bool:
+    """True if no process is listed on a card."""
+    return not _living(history, uuid)
+
+
 def mps_servers(history: History, uuid: str) -> tuple[int, ...]:
-    """Who may be the MPS server of the job's processes on a card: it is not of the job, and what they compute may be booked to it.
+    """Processes that may be the MPS server of the job on a card: not of the job, and the work of its clients may be booked to it.
 
     The driver lists clients as such, and their server as any other process.
     """
@@ -81,13 +86,13 @@ def _job(history: History) -> frozenset[int]:
 
 
 def shared(history: History, uuid: str) -> bool:
-    """Whether somebody else's work on the card cannot be excluded: what the card does says nothing about this job then."""
+    """True if another job's work on the card cannot be excluded: what the card does then says nothing about this job."""
     return any(one.share is None or one.share >= USES for one in neighbours(history, uuid))
 
 
 def _now(history: History, uuid: str, pid: int) -> r.GpuProcess | None:
     seen = history.latest(r.GpuProcess, uuid, pid)
-    if seen is None or seen.reading.gone or history.at - seen.at > GONE_SECONDS:
+    if seen is None or seen.reading.gone or history.at - seen.at > UNLISTED_SECONDS:
         return None
     return seen.reading
 
@@ -105,16 +110,16 @@ def _bound(history: History, uuid: str) -> list[int]:
 def _share(history: History, uuid: str, process: r.GpuProcess) -> float | None:
     """Mean over the window. In a second in which another process was measured and this one was not, it did nothing.
 
-    Of a client of MPS that was never measured nothing is known: its server may have been, for it.
+    Of an MPS client that was never measured nothing is known: its work may be booked to the server.
     """
-    looks = history.series(r.GpuProcess, uuid, process.pid, seconds=WINDOW_SECONDS)
+    looks = history.series(r.GpuProcess, uuid, process.pid, seconds=LATELY_SECONDS)
     if process.kind == "mps" and all(one.reading.sm_utilisation is None for one in looks):
         return None
     measured = {
         round(one.at, 1)
         for key in history.entities(r.GpuProcess)
         if key[0] == uuid
-        for one in history.series(r.GpuProcess, *key, seconds=WINDOW_SECONDS)
+        for one in history.series(r.GpuProcess, *key, seconds=LATELY_SECONDS)
         if one.reading.sm_utilisation is not None
     }
     shares = [
@@ -122,3 +127,9 @@ def _share(history: History, uuid: str, process: r.GpuProcess) -> float | None:
         for one in looks
     ]
     return mean(shares)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None for none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -9,24 +9,24 @@ from perfwatch_probes import readings as r
 
 @dataclass(frozen=True)
 class Cards:
-    """The cards of one process. ``how``: as in GpuBinding, or ``device``: whose they are is not known, so all are judged."""
+    """The cards of one process. ``how``: as in GpuBinding, or ``device``: the process that uses them is not known, so all are judged."""
 
     uuids: tuple[str, ...] = ()
     how: str = ""
 
     @property
     def certain(self) -> bool:
-        """Whether the process is known to use them."""
+        """True if the process is known to use them."""
         return self.how in ("nvml", "device_files")
 
     @property
     def guessed(self) -> bool:
-        """Whether nothing tells which of them it uses, or how many: these are all that it might."""
+        """True if nothing tells which of them it uses, or how many: these are all that it might."""
         return self.how in ("", "device")
 
 
 def cards_of(history: History, pid: int) -> Cards:
-    """The cards of a process; where nobody could tell, all that were read, as ``device``; none for a process without CUDA."""
+    """The cards of a process; if that is not known, all that were read, as ``device``; none for a process without CUDA."""
     seen = history.latest(r.GpuBinding, pid)
     if seen is None and history.entities(r.GpuBinding):
         return Cards()
@@ -40,13 +40,13 @@ def cards_of(history: History, pid: int) -> Cards:
 
 
 def _parts(history: History, uuids: tuple[str, ...]) -> tuple[str, ...]:
-    """Without the whole of a card where a part of it (MIG) is listed too: whoever is on a part can use nothing else of it."""
+    """Without the whole of a card where a part of it (MIG) is listed too: a process on a part can use nothing else of it."""
     wholes = {uuid for one in uuids for uuid in with_wholes(history, (one,)) if uuid != one}
     return tuple(uuid for uuid in uuids if uuid not in wholes)
 
 
 def _answered_since(history: History, uuid: str) -> bool:
-    """Whether this stood for a card that the driver could not even name, which has answered under its own name since."""
+    """True if this stood for a card that the driver could not even name, which has answered under its own name since."""
     seen = history.latest(r.Gpu, uuid)
     if seen is None or seen.reading.name:
         return False
@@ -75,7 +75,7 @@ def lost_cards(history: History) -> list[Seen[r.Gpu]]:
 
 
 def index_of(history: History, uuid: str) -> int | None:
-    """The card's number as nvidia-smi counts, None when it was not described."""
+    """The card's number as nvidia-smi counts, None if it was not described."""
     seen = history.latest(r.Gpu, uuid)
     return seen.reading.index if seen is not None else None
 

@@ -63,7 +63,7 @@ class Announced:
 
     @property
     def kind(self) -> str:
-        """hardware, program or corrected; a number that is not in the table is the hardware's until it is known."""
+        """hardware, program or corrected; a number that is not in the table counts as hardware."""
         return XIDS.get(self.xid, (HARDWARE, ""))[0]
 
     def shown(self) -> str:
@@ -73,7 +73,7 @@ class Announced:
 
 
 def announced(case: Case) -> tuple[Announced, ...]:
-    """Every error since the session began, oldest first: from NVML's events, and from the kernel log where those are missing."""
+    """Every error since the session began, oldest first: from NVML's events, and from the kernel log if those are missing."""
     found = [
         Announced(seen.reading.xid, seen.at, seen.reading.uuid, seen.reading.source)
         for seen in case.history.every(r.GpuEvent)
@@ -82,7 +82,7 @@ def announced(case: Case) -> tuple[Announced, ...]:
     for seen in case.history.every(r.KernelMessage):
         match = _IN_LOG.search(seen.reading.text) if seen.reading.kind == "xid" else None
         if match is None or seen.reading.logged_ago_seconds > seen.at:
-            continue  # it was logged before we came
+            continue  # logged before the session
         at, uuid = seen.at - seen.reading.logged_ago_seconds, cards.get(_address(match["bus"]))
         one = Announced(int(match["xid"]), at, uuid or match["bus"], "kernel_log", uuid is not None, seen.reading.pid)
         same = next((index for index, other in enumerate(found) if _same(one, other)), None)
@@ -94,7 +94,7 @@ def announced(case: Case) -> tuple[Announced, ...]:
 
 
 def of_job(case: Case, one: Announced) -> bool:
-    """Whether an error may be of a card that the job used, and of a process of its own; others use the machine as well."""
+    """True if an error may be of a card that the job used, and of a process of its own; other jobs use the machine as well."""
     used = used_cards(case)
     if used is not None and one.card not in used:
         return not one.located and not all(_address_of(case, uuid) for uuid in used)
@@ -103,7 +103,7 @@ def of_job(case: Case, one: Announced) -> bool:
 
 
 def used_cards(case: Case) -> frozenset[str] | None:
-    """The cards that processes of the job were seen to use or may use, and what these are parts of; None: nobody could tell."""
+    """The cards that processes of the job were seen to use or may use, and what these are parts of; None: not known."""
     bound = [
         seen.reading for key in case.history.entities(r.GpuBinding) for seen in case.history.series(r.GpuBinding, *key)
     ]

@@ -9,8 +9,7 @@ import signal
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import LOOKS_APART_SECONDS, ended_at
 from perfwatch.triage.history import Seen
-from perfwatch.triage.ranks.collectives import GroupKey, recorded_standing
-from perfwatch.triage.ranks.standing import Seat, Standing
+from perfwatch.triage.ranks.groups import GroupKey, Seat, Standing, recorded_standing
 from perfwatch.triage.roles.job import Member
 from perfwatch_probes import readings as r
 

@@ -14,7 +14,7 @@ from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.motion import has_ended, motion
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
 from perfwatch.triage.waits.native_waits import carries

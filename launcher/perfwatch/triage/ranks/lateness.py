@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from perfwatch.triage.cards.accelerated import trained_for
-from perfwatch.triage.cards.clocks import clock_at_work, held_down
 from perfwatch.triage.cards.gpu import Regime, regimes
+from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median

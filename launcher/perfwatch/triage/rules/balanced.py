@@ -1,9 +1,9 @@
 """Steps go on and nothing in particular holds them back."""
 
 from perfwatch.text import short_time
-from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
-from perfwatch.triage.cards.gpu import Regime, regimes, unseen
-from perfwatch.triage.cards.spinning import spins_on
+from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
+from perfwatch.triage.cards.gpu import Regime, regimes, spins_on, unseen
+from perfwatch.triage.cards.thresholds import FEW_SECONDS
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ranks.lateness import waiting_share

@@ -6,8 +6,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.absence import listed, rank_of
-from perfwatch.triage.ranks.roll_call import absent, awaited, blamed, departed, have_met, missing, whole
+from perfwatch.triage.ranks.calls import listed, rank_of
+from perfwatch.triage.ranks.missing import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain

@@ -3,15 +3,14 @@
 from functools import partial
 
 from perfwatch.triage.busy import Phase, phases
-from perfwatch.triage.cards.driven import drives_a_card
+from perfwatch.triage.cards.accelerated import drives_a_card
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.library_loops import library_loop
-from perfwatch.triage.ranks.collectives import growing
+from perfwatch.triage.ranks.calls import exchange, leaves
+from perfwatch.triage.ranks.groups import growing
 from perfwatch.triage.ranks.lateness import LATELY_SECONDS, in_collective, meets_again
-from perfwatch.triage.ranks.leaving import leaves
-from perfwatch.triage.ranks.mpi import exchange
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.gathering import gathering
 from perfwatch.triage.shares.preparing import called_in_training, prepares_natively

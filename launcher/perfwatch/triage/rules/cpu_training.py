@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
-from perfwatch.triage.cards.links import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import traffic_mib_per_second
 from perfwatch.triage.cards.neighbours import unused
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case

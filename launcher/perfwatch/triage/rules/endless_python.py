@@ -11,7 +11,7 @@ from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.absence import RUNS
+from perfwatch.triage.ranks.calls import RUNS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training, profile

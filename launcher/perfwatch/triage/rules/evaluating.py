@@ -7,7 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule

@@ -3,7 +3,6 @@
 from functools import partial
 
 from perfwatch.triage.cards.accelerated import (
-    FEW_SAMPLES,
     Accelerated,
     accelerated,
     has_gaps,
@@ -12,7 +11,8 @@ from perfwatch.triage.cards.accelerated import (
     slow_on_gpu,
     sync_share,
 )
-from perfwatch.triage.cards.links import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.thresholds import FEW_SAMPLES
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.called_back import holds_up_steps

@@ -7,7 +7,7 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.leaving import left_over, others_train
+from perfwatch.triage.ranks.absentee import left_over, others_train
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.chain import Chain

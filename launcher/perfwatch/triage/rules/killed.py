@@ -5,7 +5,7 @@ import signal
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_gpu
 from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
-from perfwatch.triage.ranks.standing import Standing
+from perfwatch.triage.ranks.groups import Standing
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded

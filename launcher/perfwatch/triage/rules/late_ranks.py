@@ -6,8 +6,7 @@ from functools import partial
 import msgspec
 
 from perfwatch.triage.cards.gpu import Regime, regimes
-from perfwatch.triage.cards.hardware import dram_peak_bytes_per_second
-from perfwatch.triage.cards.links import ceiling_mib_per_second
+from perfwatch.triage.cards.hardware import ceiling_mib_per_second, dram_peak_bytes_per_second
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History

@@ -6,7 +6,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.patience import DECISIVE_SECONDS
-from perfwatch.triage.ranks.collectives import unanswered
+from perfwatch.triage.ranks.groups import unanswered
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.verdict import Finding, Outcome

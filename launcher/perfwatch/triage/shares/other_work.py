@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
+from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import awaits_a_program, own_work, rests
 from perfwatch.triage.shares.profile import Profile

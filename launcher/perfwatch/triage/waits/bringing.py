@@ -8,7 +8,7 @@ from perfwatch.triage.moving.working import (
     may_work,
     started_by,
 )
-from perfwatch.triage.ranks.absence import in_collective
+from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.waits.asking import asks, only_waits
 from perfwatch.triage.waits.chain import Chain
 from perfwatch_probes.readings import Thread

@@ -8,9 +8,7 @@ that spins, while the training thread sleeps.
 import re
 from collections.abc import Iterable
 
-from perfwatch.triage.cards.activities import contradicted
-from perfwatch.triage.cards.gpu import Regime, polls, regimes, unseen
-from perfwatch.triage.cards.kernels import kernels
+from perfwatch.triage.cards.gpu import Regime, contradicted, kernels, polls, regimes, unseen
 from perfwatch.triage.cards.neighbours import shared
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.history import History

@@ -13,11 +13,8 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
-from perfwatch.triage.ranks.agreement import disagreement
-from perfwatch.triage.ranks.collectives import recorder_owes
-from perfwatch.triage.ranks.different_calls import counted_apart
-from perfwatch.triage.ranks.standing import UNHEARD
-from perfwatch.triage.ranks.traffic import carried, travels
+from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes
+from perfwatch.triage.ranks.same_call import carried, travels
 from perfwatch.triage.ranks.waitgraph import WaitGraph as RankGraph
 from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch.triage.waits.edges import Edge

@@ -1,9 +1,7 @@
 """GPUs: a card that computes is work; one whose kernel moves nothing releases no wait."""
 
-from perfwatch.triage.cards.activities import activities
-from perfwatch.triage.cards.gpu import regime, regimes
-from perfwatch.triage.cards.kernels import kernels
-from perfwatch.triage.cards.residency import IDLE
+from perfwatch.triage.cards.gpu import activities, kernels, regime, regimes
+from perfwatch.triage.cards.thresholds import IDLE
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity
@@ -25,9 +23,12 @@ def gpu(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity
 
 
 def _card(built: Builder, uuid: str) -> Key:
-    seen = regime(built.history, uuid)
-    if seen.kind == "spin" and not kernels(built.history, uuid).go_on:
-        sure = seen.source == "gpm" and not seen.computes  # hardware counters: its tensor cores and memory are idle
+    seen, newest = regime(built.history, uuid), kernels(built.history, uuid)
+    if seen.kind == "spin" and not newest.go_on:
+        known = newest.usual_known or (built.case.job.world_size or len(built.case.ranks)) > 1
+        sure = (
+            seen.source == "gpm" and not seen.computes and known
+        )  # hardware counters: its tensor cores and memory are idle
         fate = Fate(Prospect.SETTLED if sure else Prospect.OPEN, Basis.KERNEL, why="its kernel moves nothing")
     elif seen.polls:
         fate = Fate(Prospect.OPEN, why="its kernel polls")

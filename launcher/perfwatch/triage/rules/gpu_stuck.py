@@ -1,0 +1,349 @@
+"""The hangs of a GPU: a kernel or a stream that does not end, and a driver that does not answer."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, kernels, regime, regimes
+from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
+from perfwatch.triage.cards.whose import Cards, cards_of, index_of, lost_cards, name_of, with_wholes
+from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
+from perfwatch.triage.case import Case
+from perfwatch.triage.graph.claims.gpu import idle_card_seconds
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.history import Seen
+from perfwatch.triage.moving.memory import engine_quiet, unfed
+from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.ranks.same_call import stands_out
+from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.waits.callbacks import SPINS, STAYS
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence, Process, Thread
+
+STUCK_KERNEL = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
+DRIVER_UNRESPONSIVE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))
+
+# Seconds of the card itself, beside what the kernel of the host remembers: an evaluation has no backward pass either
+WATCHED_SECONDS, WATCHED_LONGER_SECONDS = 3.0, 10.0
+SIGN_OF_LIFE = 0.05  # of a core: such a thread may be the host function that the stream waits for
+ANSWER_SECONDS = 5.0  # an answer of the driver takes microseconds, with the driver loading a second or two
+# What a line may call beside a synchronisation: nothing of it computes for long without a frame of its own.
+_HARMLESS = frozenset("print round format int str len append time perf_counter monotonic write detach".split())
+# Of what ``SYNC_CALLS`` names these compute on the host, where the tensor is in its memory.
+_COMPUTE = frozenset("masked_select unique unique_consecutive argwhere bincount nonzero tolist numpy".split())
+
+
+def stuck_kernel(case: Case) -> Outcome:
+    """Fires on a training thread that waits for a card whose kernel moves nothing, or whose stream does not go on."""
+    waiting = [
+        (chain, regime(case.history, chain.end.detail))
+        for chain in case.still_chains
+        if chain.end.kind == "gpu" and chain.end.detail
+    ]
+    unseen = [chain for chain in case.still_chains if chain.end.kind == "gpu" and not chain.end.detail]
+    if unseen and not waiting:
+        lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="the card was not read")
+        return Abstention(cause=STUCK_KERNEL.name, missing=(lacking,))
+    spinning = [(chain, card) for chain, card in waiting if card.kind == "spin"]
+    if not spinning:
+        return _idle_stream(case)
+    if not case.job.covered:
+        here = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+        reason = f"{here}: the kernel may wait for another"
+        advice = "run perfwatch attach on the other nodes too"
+        return Abstention(cause=STUCK_KERNEL.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
+    if len(case.ranks) > 1:
+        return _odd_one(case, spinning)
+    return _stuck(case, *spinning[0])
+
+
+def driver_unresponsive(case: Case) -> Outcome:
+    """Fires on ranks that stand still while the driver does not answer."""
+    errors = [one for one in announced(case) if one.kind == HARDWARE and of_job(case, one)]
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        cards = cards_of(case.history, rank.pid)
+        own = with_wholes(case.history, cards.uuids)
+        silences = [one for one in _silences(case) if not one.reading.uuid or one.reading.uuid in own]
+        lost = [one for one in lost_cards(case.history) if one.reading.uuid in own]
+        inside = in_driver(case.history, chain.end.node)
+        deaf = bool(own) and case.progress[rank.pid].kind == "still" and bool(silences or lost)
+        if not inside and not deaf:
+            continue
+        waited = [one.reading.waited_seconds + case.at - one.at for one in silences]
+        silent = max([*waited, *(case.at - card.at for card in lost)], default=0.0)
+        evidence = [_silent(case, one) for one in silences]
+        for card in lost:
+            name = name_of(case.history, card.reading.uuid)
+            evidence.append(
+                case.saw("nvml", name, f"{name} is lost:", "the driver no longer reaches it", "answers", card.at)
+            )
+        if inside:
+            where = chain.end.node.thread.wchan if chain.end.node.thread else None
+            evidence.append(
+                case.saw("syscall", f"pid {chain.end.node.pid}", "stands in the driver", f"state D, {where}", "returns")
+            )
+        silent_cards = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
+        # LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
+        binding = 1.0 if inside or cards.certain else HIGH if _all(case, cards, silent_cards) else LOW
+        if binding < 1.0:
+            evidence.append(_inferred(case, rank.pid))
+        for one in errors:
+            evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
+        return hung(
+            case,
+            DRIVER_UNRESPONSIVE.name,
+            chain,
+            owner=DRIVER_UNRESPONSIVE.owner,
+            summary=("" if lost else "the GPU driver does not answer: ")
+            + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
+            patience=STRUCTURAL_SECONDS,
+            silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
+            evidence=tuple(evidence),
+            ceiling=min(
+                binding, 1.0 if errors or inside or lost else HIGH
+            ),  # with our own call alone it may only be busy
+            alternatives=(
+                Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
+            ),
+            next=("dmesg | grep -i xid, then drain the node and reset the card",),
+        )
+    return None
+
+
+# A kernel that does not end
+
+
+def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
+    """Of several ranks that all wait, the one whose card looks different is not in the others' collective."""
+    if len(spinning) < len(case.ranks) or len(spinning) < 3:
+        return None
+    cards = [card for _, card in spinning]
+    odd = [(chain, card) for chain, card in spinning if stands_out(card, cards)]
+    return _stuck(case, *odd[0]) if len(odd) == 1 else None
+
+
+def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
+    name, seen = name_of(case.history, card.uuid), kernels(case.history, card.uuid)
+    if _has_come_back(case, chain.end.node, seen.since_seconds):
+        return None
+    silent, evidence = _silent_seconds(case, chain, card, seen)
+    usual, basis = _usual_seconds(case, chain.start.pid, seen)
+    may_end = card.computes or card.source != "gpm" or usual is None  # without units no end of a kernel is seen
+    patience = max(
+        temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * (usual or seen.longest_seconds)
+    )
+    unwatched = (WATCHED_LONGER_SECONDS if may_end else WATCHED_SECONDS) - seen.since_seconds
+    certain = cards_of(case.history, chain.start.pid).certain
+    found = hung(
+        case,
+        STUCK_KERNEL.name,
+        chain,
+        owner=STUCK_KERNEL.owner,
+        summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
+        f"{who(chain)} waits for it",
+        patience=patience,
+        silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
+        evidence=(
+            _flat(case, card),
+            *evidence,
+            _spins(case, chain.end.node),
+            *(() if certain else (_inferred(case, chain.start.pid),)),
+        ),
+        ceiling=min(
+            basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if card.source == "gpm" else MEDIUM
+        ),
+        alternatives=(
+            Alternative(
+                cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
+            ),
+            Alternative(
+                cause="endless_python", refuted_by=f"a kernel is resident on {name}, and the line waits for it"
+            ),
+        ),
+        next=(
+            f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
+            "compute-sanitizer --tool synccheck python ... on a short run",
+        ),
+    )
+    culprits = tuple(msgspec.structs.replace(one, gpu=index_of(case.history, card.uuid)) for one in found.culprits)
+    return msgspec.structs.replace(found, culprits=culprits)
+
+
+def _usual_seconds(case: Case, pid: int, seen: Kernels) -> tuple[float | None, float]:
+    """How long kernels of this run take at most, as far as it is known, and how sure a hang is by that; None if it is not known.
+
+    The card was seen at work before; or the kernel of the host remembers how often torch's engine ran a backward pass, and so how long
+    a step took on average.
+    """
+    if seen.usual_known:
+        return seen.longest_seconds, CERTAIN
+    process = case.history.latest(Process, pid)
+    engines = [case.history.latest(Thread, pid, tid) for tid in engine_threads(case.history, pid)]
+    returns = max((one.reading.voluntary_switches or 0 for one in engines if one is not None), default=0)
+    if process is None or process.reading.age_seconds is None or returns < FEW_SAMPLES:
+        return None, MEDIUM
+    return max(seen.longest_seconds, (process.reading.age_seconds + case.at - process.at) / returns), HIGH
+
+
+def _silent_seconds(case: Case, chain: Chain, card: Regime, seen: Kernels) -> tuple[float, tuple[Evidence, ...]]:
+    """For how long it has had no result: as watched, and as the kernel of the host remembers of the threads beside."""
+    rank = case.job.members[chain.start.pid]
+    fed = unfed(case, rank)
+    asleep = (chain.start.motion.ran_ago_seconds or 0.0) if chain.start.tid != chain.end.node.tid else 0.0
+    engine = engine_quiet(case, rank)
+    if engine is None:
+        return max(seen.since_seconds, fed.seconds, asleep), fed.evidence
+    age, told = engine
+    watched = seen.since_seconds if card.source == "gpm" else min(seen.since_seconds, age)
+    return max(watched, fed.seconds, asleep, age), (*fed.evidence, *told)
+
+
+def _has_come_back(case: Case, node: Node, seconds: float) -> bool:
+    """True if the thread wrote or read meanwhile: then it came back from its wait."""
+    grown = case.history.growth(
+        Thread, node.pid, node.tid, of=lambda t: (t.read_calls or 0) + (t.write_calls or 0), seconds=seconds
+    )
+    return grown is not None and grown[0] > 0
+
+
+def _flat(case: Case, card: Regime) -> Evidence:
+    return case.saw(
+        card.source,
+        name_of(case.history, card.uuid),
+        "a kernel is resident and no data moves",
+        card.shown(),
+        baseline(case.history, card.uuid, NOW_SECONDS).shown() or "data moves while a kernel is resident",
+    )
+
+
+def _spins(case: Case, node: Node) -> Evidence:
+    share = node.motion.wanted_share
+    return case.saw(
+        "schedstat",
+        f"pid {node.pid} thread {node.tid}",
+        ("spins" if share > 0.0 else "sleeps") + (" in a synchronisation" if in_sync(case.history, node.stack) else ""),
+        f"{share:.0%} of a core at one line",
+        "returns within a step",
+        node.thread_at,
+    )
+
+
+def _inferred(case: Case, pid: int) -> Evidence:
+    how = cards_of(case.history, pid).how
+    return case.saw("binding", f"pid {pid}", "its card was inferred", how or "not known", "listed by the driver")
+
+
+# A stream that does not go on
+
+
+def _idle_stream(case: Case) -> Finding | None:
+    """Fires on the one rank of a job that waits for its card, which has nothing to do, while no thread works that could change that.
+
+    A stream stops at a wait for a value in memory (``cuStreamWaitValue32``), for an event of another stream or process, or at a host
+    function that does not return. No kernel is resident then, and the thread spins in its synchronisation as it would for one.
+    """
+    if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
+        return None  # copies between cards wait for values that other ranks write
+    for chain in case.still_chains:
+        node = chain.start
+        idle = idle_card_seconds(case, node.pid) if _stands_in_sync(case, chain) else None
+        if idle is None or _has_come_back(case, node, idle) or _is_helped(case, node):
+            continue
+        card = regimes(case.history, node.pid)[0]
+        name, line = name_of(case.history, card.uuid), show(node.frame)
+        engine = engine_quiet(case, case.ranks[0])
+        return hung(
+            case,
+            STUCK_KERNEL.name,
+            chain,
+            owner=STUCK_KERNEL.owner,
+            summary=f"{who(chain)} waits for {name}, which has had nothing to do for {idle:.0f} s: its stream waits for a value in "
+            "memory, an event or a host function",
+            patience=temporal(case),
+            silent=max(idle, engine[0]) if engine is not None and idle >= WATCHED_LONGER_SECONDS else idle,
+            ceiling=HIGH,  # that the thread is in the driver, and not at work of its own, is known from the text of its line
+            evidence=(
+                case.saw(
+                    card.source,
+                    name,
+                    "has nothing to do while the thread waits for it",
+                    f"no kernel for {idle:.1f} s ({card.shown()})",
+                    "a kernel resident while a thread waits",
+                ),
+                _spins(case, node),
+            ),
+            alternatives=(
+                Alternative(cause="computing_on_host", refuted_by=f"{line} calls nothing that computes on the host"),
+            ),
+            next=(
+                f"look at what the streams were told to wait for before {line}",
+                "cuda-gdb -p PID, then: info cuda streams",
+            ),
+        )
+    return None
+
+
+def _stands_in_sync(case: Case, chain: Chain) -> bool:
+    node, source = chain.start, line_of(case.history, chain.start.frame)
+    if (chain.end.node.pid, chain.end.node.tid) != (node.pid, node.tid) or (node.motion.run_share or 0.0) < SPINS:
+        return False
+    if node.motion.samples < 2 or node.motion.steady_share < STAYS or not in_sync(case.history, node.stack):
+        return False
+    called = names(source.calls) if source is not None else frozenset[str]()
+    waits = SYNC_CALLS - _COMPUTE
+    return "device_sync" in node.inner or (not called.isdisjoint(waits) and called <= waits | _HARMLESS)
+
+
+def _is_helped(case: Case, node: Node) -> bool:
+    """True if another thread of the process is at work, and not in a synchronisation itself."""
+    for pid, tid in case.history.of(Thread, node.pid):
+        if tid == node.tid or (motion(case.history, pid, tid).run_share or 0.0) < SIGN_OF_LIFE:
+            continue
+        stack = dominant(case.history, pid, tid)
+        if stack is None or not in_sync(case.history, stack.reading):
+            return True
+    return False
+
+
+# A driver that does not answer
+
+
+def _all(case: Case, cards: Cards, silent: Collection[str | None]) -> bool:
+    """True if none of the cards that a rank may use answers."""
+    return not all(silent) or all(not with_wholes(case.history, (uuid,)).isdisjoint(silent) for uuid in cards.uuids)
+
+
+def _silences(case: Case) -> list[Seen[GpuSilence]]:
+    """Calls that have not returned; the newest sample of each. A sample of the card after it means that the driver answers again."""
+    found = []
+    for key in case.history.entities(GpuSilence):
+        seen = case.history.latest(GpuSilence, *key)
+        if seen is None or case.at - seen.at > LATELY_SECONDS or seen.reading.waited_seconds < ANSWER_SECONDS:
+            continue
+        cards = [seen.reading.uuid] if seen.reading.uuid else [one for (one,) in case.history.entities(GpuSample)]
+        answers = [last.at for uuid in cards if (last := case.history.latest(GpuSample, uuid)) is not None]
+        if not any(at > seen.at for at in answers):
+            found.append(seen)
+    return found
+
+
+def _silent(case: Case, seen: Seen[GpuSilence]) -> Evidence:
+    state = f", state {seen.reading.state}" if seen.reading.state else ""
+    return case.saw(
+        "nvml",
+        name_of(case.history, seen.reading.uuid) if seen.reading.uuid else "driver",
+        f"the call {seen.reading.call!r} does not come back",
+        f"for {seen.reading.waited_seconds + case.at - seen.at:.0f} s{state}",
+        "within 0.1 s",
+        seen.at,
+    )
+
+
+RULES = (Rule(STUCK_KERNEL, stuck_kernel), Rule(DRIVER_UNRESPONSIVE, driver_unresponsive))
