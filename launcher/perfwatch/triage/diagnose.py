@@ -10,14 +10,13 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
-from perfwatch.triage.graph.decide import TABLE, fate_of
+from perfwatch.triage.graph.decide import TABLE, ends_at, fate_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.graph.thresholds import LATE_SECONDS
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train
@@ -98,11 +97,13 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
     """A hang, unless a task works for what is waited for; later, if a task that may release it wakes at a known moment."""
     waiting = next((link.pid for link in finding.wait_chain), None)
     fate = fate_of(case, waiting) if waiting is not None else None
-    if fate is None or fate.prospect < Prospect.DUE or not fate.works:  # that it wakes is no promise
+    if fate is None or waiting is None:
         return finding
     if fate.prospect is Prospect.LIVE:
         return None
-    wakes = round(fate.until - case.at + LATE_SECONDS, 1)
+    if (until := ends_at(case, waiting)) is None:
+        return finding
+    wakes = round(until - case.at + LATE_SECONDS, 1)
     return msgspec.structs.replace(finding, decides_in_seconds=max(finding.decides_in_seconds, wakes))
 
 
@@ -283,7 +284,8 @@ def _stuck_somehow(case: Case) -> Suspect | None:
     """A hang without a name: no stack can be read, and the kernel remembers that no training thread ran for the whole patience."""
     if case.lacks("stacks") is None or len(case.still_chains) < len(case.chains):
         return None
-    if any(wakes_soon(case, chain.end) or goes_on(case, chain) for chain in case.still_chains):
+    fates = [fate_of(case, chain.start.pid) for chain in case.still_chains]
+    if any(one is not None and one.prospect >= Prospect.DUE for one in fates):
         return None
     silent = min((silent_seconds(case, chain) for chain in case.still_chains), default=0.0)
     if silent < temporal(case):

@@ -6,10 +6,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, due_seconds, holder_rests, settles_in, temporal, timer_seconds
+from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in, temporal
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import NATIVE_WAIT, Node
+from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.waits.unseen_helpers import unseen_helper
 from perfwatch.triage.words.frames import show
@@ -149,11 +149,6 @@ def hung(
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
-    timer = timer_seconds(case, chain, waited)
-    summary += f", unless what its event loop does in {timer:.0f} s lets it go on" if timer else ""
-    if chain.end.kind in (NATIVE_WAIT, "unknown", "network") and (rests := holder_rests(case, chain)) is not None:
-        timer = max(timer, rests[0])
-        summary += f", unless pid {rests[1]}, which rests for another {rests[0]:.0f} s, answers"
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
     if moved is not None and apart and chain.start.wait is not None:
@@ -175,9 +170,7 @@ def hung(
                 0.0,
                 max(patience, case.apart_seconds) - waited,
                 outside.unwatched_seconds(case, chain.end),
-                due_seconds(case, chain.end.node, waited) if chain.end.kind != "network" else 0.0,
                 settles_in(case, chain),
-                timer,
             ),
             1,
         ),

@@ -15,7 +15,6 @@ from perfwatch.triage.roles.job import youngest_start_gap_seconds
 from perfwatch.triage.waits.asked_for import A_BARRIER, A_CONDITION, ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.waits.releasing import until_released
 from perfwatch.triage.waits.threads import BEFORE_SECONDS, OTHERS_MOVE
 from perfwatch.triage.waits.workers import pool_members
 from perfwatch.triage.words.frames import show
@@ -117,7 +116,7 @@ def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
     watched = silent_seconds(case, chain)
     if chain.end.detail != OTHERS_MOVE:
         return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
-    patience = max(temporal(case), until_released(case, chain))
+    patience = temporal(case)
     found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
     return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
 

@@ -5,7 +5,7 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.loops import Loop
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task, WaitGraph
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRESH_SECONDS, STIRS_SHARE
+from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRESH_SECONDS, RUNS_SHARE, STIRS_SHARE
 from perfwatch.triage.moving.arriving import received, waited_on
 from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
@@ -141,7 +141,9 @@ class Builder:
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
         known = {*python_threads(self.history, node.pid), node.tid}
         for _, tid in self.history.of(r.Thread, node.pid):
-            share = motion(self.history, node.pid, tid).run_share or 0.0
+            seen = motion(self.history, node.pid, tid)
+            met = RUNS_SHARE if seen.state == "R" else 0.0  # sampled once
+            share = met if seen.run_share is None else seen.run_share
             if tid not in known and share > STIRS_SHARE:
                 leaf = self.lives(("native", node.pid, tid), share, "a native thread runs", Activity.RUNS)
                 self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
@@ -160,6 +162,15 @@ class Builder:
             if rate >= ARRIVING_BYTES:
                 leaf = self.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
                 self.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+
+    def claim_pair_holders(self, resource: Resource, node: Node) -> None:
+        """Whoever holds the other end of a pair of sockets that a thread waits on: any that inherited it may write."""
+        for fd in waited_on(self.history, node.pid, node.tid, BYTES_SECONDS):
+            seen = self.history.latest(r.Descriptor, node.pid, fd)
+            socket = seen.reading.socket if seen is not None else None
+            for pid in socket.peer_pids if socket is not None and socket.family == "unix" else ():
+                if pid != node.pid:
+                    self.graph.claim(self.process(pid), resource, Role.MAY_PROVIDE, Basis.KERNEL)
 
     def claim_descendants(self, resource: Resource, pid: int) -> None:
         """What a process has started may provide it."""

@@ -21,11 +21,12 @@ from perfwatch.triage.graph.thresholds import (
     ROUNDING_SECONDS,
     STEPS_SAMPLES,
     STEPS_SECONDS,
+    USAGE_SECONDS,
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch_probes.readings import Stack, Thread
 
 
@@ -89,6 +90,20 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
     """Of the wait of a rank's training thread."""
     built = wait_graph_of(case)
     return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
+
+
+def ends_at(case: Case, pid: int) -> float | None:
+    """When a task wakes that may release the wait of a rank: from a sleep, or at a time limit that is longer than a poll's."""
+    built = wait_graph_of(case)
+    if pid not in built.starts:
+        return None
+    fate, last = built.graph.fates[built.starts[pid]], built.graph.releasers(built.starts[pid])[-1]
+    if fate.prospect is not Prospect.DUE:
+        return None
+    slept = last.silence.seconds if last.silence is not None else 0.0
+    timer = last.kind == "thread" and EVENT_LOOP in built.node(last.key).inner
+    long = timer or (last.activity is Activity.SLEEPS and slept + fate.until - case.at >= USAGE_SECONDS)
+    return fate.until if fate.works or long else None
 
 
 def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:

@@ -12,15 +12,10 @@ from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, waited_on
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
-from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.motion import has_ended, motion
-from perfwatch.triage.ranks.calls import in_collective
-from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
 from perfwatch.triage.waits.native_waits import carries
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, in_event_loop, node_of
-from perfwatch.triage.waits.outside import workers
-from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.waits.node import Node, node_of
 from perfwatch_probes.readings import ProcessUsage, Thread
 
 WATCHED_SECONDS = 3.0
@@ -33,7 +28,6 @@ LOADING_BYTES = (
     2**20
 )  # per second; a shell that asks five times a second by grep and sleep reads 110 KiB/s, all of it their libraries
 AT_ONCE = 0.0  # seconds that somebody must be watched who is seen to use CPU time between two looks
-HELD_BY_OTHERS = ("file_lock", "network", "pipe_empty", "pipe_full")  # ends whose ``others`` are processes
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that nobody's work beside them heals
 
 
@@ -58,12 +52,6 @@ def started_by(case: Case, pid: int) -> tuple[int, ...]:
     return tuple(m.pid for m in found if m.alive and m.role not in ("service", "worker"))
 
 
-def called_beside(case: Case, chain: Chain) -> tuple[int, ...]:
-    """What the driver that would call a rank has started besides; who waits for the others in a collective does not work, however busy."""
-    below = started_by(case, chain.end.node.pid)
-    return tuple(pid for pid in below if pid not in case.chains or not in_collective(case, case.chains[pid]))
-
-
 def works(case: Case, pid: int) -> bool:
     """Whether a process uses CPU time or moves bytes, and not in a mere heartbeat."""
     return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
@@ -78,64 +66,6 @@ def may_work(case: Case, pid: int) -> bool:
     return busy_with(case, pid, AT_ONCE) is not None or "R" in met
 
 
-def could_release(case: Case, chain: Chain) -> tuple[int, ...]:
-    """The other processes that may let the thread at the end of a chain go on, each with what it has started to work for it.
-
-    Of another process that is at the end, that one. Whoever holds the lock, the far end of the pipe or of the connection. The
-    children of one that waits in native code, or in an event loop, which hears of all that it has begun.
-    """
-    end = chain.end
-    loop = turns_a_loop(end)
-    if end.kind in SETTLED or (end.kind == "lock" and end.detail != OTHERS_MOVE and not loop):
-        return ()
-    if end.kind == "lock" and end.detail != OTHERS_MOVE:
-        return started_by(case, end.node.pid)
-    asked = [end.node.pid] if end.node.pid != chain.start.pid else []
-    asked += end.others if end.kind in HELD_BY_OTHERS or is_shared(end) else ()
-    found = [pid for one in asked for pid in (one, *_below(case, chain, one))]
-    found += workers(case, end)
-    if end.node.pid == chain.start.pid and (loop or end.kind == NATIVE_WAIT):
-        found += started_by(case, end.node.pid)
-    return tuple(dict.fromkeys(pid for pid in found if pid != chain.start.pid))
-
-
-def is_shared(end: End) -> bool:
-    """Whether an end is a lock of ``multiprocessing``, which processes beside it may hold."""
-    return end.kind == "lock" and end.node.wait is not None and end.node.wait.shared
-
-
-def goes_on(case: Case, chain: Chain) -> bool:
-    """Whether somebody works for the one that waits, although the thread at the end of the chain stands."""
-    end = chain.end
-    if (
-        giving(case, chain)
-        or at_work_in_pool(case, chain)
-        or any(may_work(case, pid) for pid in could_release(case, chain))
-    ):
-        return True
-    if end.kind == "rendezvous":
-        return bool(_ranks_at_work(case))
-    beside = end.kind == NATIVE_WAIT or (end.kind == "lock" and end.detail == OTHERS_MOVE)
-    return beside and end.node.pid == chain.start.pid and _may_work_beside(case, end.node)
-
-
-def beside(case: Case, chain: Chain) -> tuple[Node, ...]:
-    """Beside whom another thread may let the end of a chain go on: beside itself, or any rank where it waits for a key in their store."""
-    return _ranks_at_work(case) if chain.end.kind == "rendezvous" else (chain.end.node,)
-
-
-def _ranks_at_work(case: Case) -> tuple[Node, ...]:
-    """The ranks beside whose waiting thread others of their process, or what they have started, work."""
-    starts = (chain.start for chain in case.chains.values())
-    return case.history.once("ranks_at_work", lambda: tuple(node for node in starts if goes_on_within(case, node)))
-
-
-def at_work_in_pool(case: Case, chain: Chain) -> tuple[Node, ...]:
-    """The workers of a pool that move beside one that stands, and are no heartbeats: whose result is waited for is not known."""
-    moving = (one.node for one in chain.ends if not one.still) if "pool" in chain.through else ()
-    return tuple(one for one in moving if not _rests(case, one.pid, one.tid))
-
-
 def goes_on_within(case: Case, node: Node) -> bool:
     """Whether other threads of its process, or what that has started, work beside a thread that stands."""
     return _may_work_beside(case, node) or any(may_work(case, pid) for pid in started_by(case, node.pid))
@@ -147,18 +77,6 @@ def _may_work_beside(case: Case, node: Node) -> bool:
     first = [motion(case.history, node.pid, tid) for tid in tids if not carries(case.history, node.pid, tid)]
     met = any(one.run_share is None and one.state == "R" for one in first)
     return met or work_beside(case, node) is not None
-
-
-def turns_a_loop(end: End) -> bool:
-    """Whether the end of a chain is an event loop that has nothing to do: any child that ends wakes it, by a signal at the least."""
-    return in_event_loop(end.node)
-
-
-def _below(case: Case, chain: Chain, pid: int) -> tuple[int, ...]:
-    """What a process has started for itself; what one above the waiting one has started is all the job."""
-    if "call" in chain.through:
-        return called_beside(case, chain)
-    return () if case.job.branch(chain.start.pid, pid) is not None else started_by(case, pid)
 
 
 def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:

@@ -8,11 +8,13 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.decide import fate_of
+from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.loops import counts, may_end
+from perfwatch.triage.moving.loops import may_end
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of, goes_on
+from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -79,7 +81,8 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     or process that it waits for is work at a pace of its own.
     """
     end = chain.end
-    if goes_on(case, chain):
+    fate = fate_of(case, chain.start.pid)
+    if fate is not None and fate.prospect is Prospect.LIVE and end.still:
         return True
     if brings_no_batch(case, chain, others_waited):
         return False
@@ -110,29 +113,6 @@ def stood(case: Case, chain: Chain) -> float | None:
     if node.wait is not None and (node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
         since.append(node.motion.ran_ago_seconds)  # no rhythm has so long a timeout: the kernel knows when it began
     return min((one for one in since if one is not None), default=0.0)
-
-
-def prepare(case: Case) -> tuple[int, ...]:
-    """The ranks that are away from training, and run Python that is work: what they make is for all, perhaps.
-
-    It is work where they read or write meanwhile, are in a loop that ends, or turn their part of a collective into bytes.
-    """
-    return case.history.once("prepare", lambda: _prepare(case))  # each rank that waits asks
-
-
-def _prepare(case: Case) -> tuple[int, ...]:
-    running = (chain for pid, chain in case.chains.items() if case.progress[pid].kind != "moving")
-    away = [(one, _recent(case, one)) for one in running if one.end.kind == "python"]
-    return tuple(
-        one.start.pid
-        for one, recent in away
-        if not recent.share_where(at_training)
-        and (
-            recent.seen("pickling")
-            or _moves_data(case, one)
-            or (recent.samples >= ENOUGH_SAMPLES and counts(case.history, one.end.node))
-        )
-    )
 
 
 def _moves_data(case: Case, chain: Chain) -> bool:

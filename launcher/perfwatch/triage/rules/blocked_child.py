@@ -2,7 +2,6 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -34,7 +33,7 @@ def judge(case: Case) -> Outcome:
             continue  # when it comes back is known
         if "child" in chain.through and child is not None and (rests := at_rest(case, chain, child)) is not None:
             return _finding(case, chain, child, DOZING * temporal(case), rests)
-        if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end) or goes_on(case, chain):
+        if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
         if child is None or of_its_pipe(case, chain):
             continue

@@ -8,11 +8,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed
-from perfwatch.triage.moving.working import could_release, goes_on
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
-from perfwatch.triage.waits.answered_by import answers
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, culprit
 from perfwatch.triage.waits.releasing import CONNECTION
@@ -43,11 +41,8 @@ def judge(case: Case) -> Outcome:
         line = end.descriptor is not None and end.descriptor.kind == "tty"
         peer = socket.peer if socket is not None and socket.peer else chain.awaited if line else "its peer"
         sending = sends(end) is not None
-        works = goes_on(case, chain)
         received = socket.received_ago_seconds if socket is not None and not sending else None
         silent = _silent(chain, received)
-        if works and answers(case, could_release(case, chain), silent):
-            continue
         quiet = received if received is not None else end.silent_seconds or 0.0
         far = at_the_peer(case, end)
         there = f"; there pid {far.pid} is at {show(far.frame)}" if far is not None else ""
@@ -57,9 +52,9 @@ def judge(case: Case) -> Outcome:
             chain,
             owner=CAUSE.owner,
             summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}{there}",
-            patience=temporal(case) * (PATIENT if works or line else 1.0),
+            patience=temporal(case) * (PATIENT if line else 1.0),
             silent=silent,
-            ceiling=GUESSED if works or line else _ceiling(case, chain, silent),
+            ceiling=GUESSED if line else _ceiling(case, chain, silent),
             alternatives=(
                 Alternative(
                     cause="starved_by_network",

@@ -7,7 +7,6 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
@@ -39,7 +38,7 @@ def judge(case: Case) -> Outcome:
         if "pool" in chain.through and idle(end.node):
             continue  # a worker of a pool that waits for its next task
         asks = end.kind == "pipe_empty" and asks_once(case, chain)
-        if not asks and (goes_on(case, chain) or wakes_soon(case, end)):
+        if not asks and wakes_soon(case, end):
             continue
         return held(case, chain) or _of_pipe(case, chain, asks)
     return None

@@ -4,7 +4,6 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, who
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import listed, rank_of
 from perfwatch.triage.ranks.missing import absent, awaited, blamed, departed, have_met, missing, whole
@@ -63,7 +62,7 @@ def judge(case: Case) -> Outcome:
 
 def _comes(case: Case, chain: Chain) -> bool:
     stands = chain.start.motion.frozen is True and all(end.still and not _looks_up(end) for end in chain.ends)
-    return not stands or goes_on(case, chain)
+    return not stands
 
 
 def _looks_up(end: End) -> bool:

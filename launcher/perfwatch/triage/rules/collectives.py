@@ -24,7 +24,6 @@ from perfwatch.triage.ranks.same_call import same_call
 from perfwatch.triage.ranks.thresholds import HIGH, MEDIUM
 from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
@@ -71,10 +70,7 @@ def stalled(case: Case) -> Outcome:
     if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
         return None  # those that have not come are in a call themselves
     waited = _waited(waiting)
-    at_work = any(
-        leaves(one) or (not over(one) and (absentee.works(case, one, waited) or may_be_answered(case, one)))
-        for one in absent
-    )
+    at_work = any(leaves(one) or (not over(one) and absentee.works(case, one, waited)) for one in absent)
     lost = absentee.blamed(gone, absent, graph, at_work)
     if lost is not None:
         return absentee.ended(case, waiting[0], lost, graph)

@@ -6,7 +6,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.ended_threads import ended_beside
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.actors import REMOTE
@@ -17,7 +16,6 @@ from perfwatch.triage.waits.dismissal import may_ask
 from perfwatch.triage.waits.native_silence import silent_in_native_code
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
 from perfwatch.triage.waits.releasing import (
-    another_rank_may,
     blocked_beside,
     blocking_loops,
     for_how_long,
@@ -26,12 +24,9 @@ from perfwatch.triage.waits.releasing import (
     idle_loops,
     named,
     partners,
-    somebody_works,
     taken_by_itself,
     turn_of,
-    until_released,
     waits_too,
-    who_wakes,
     why_nobody_comes,
 )
 from perfwatch.triage.waits.threads import OTHERS_MOVE, OUTSIDE_HELD
@@ -60,7 +55,7 @@ def _of_chain(case: Case, chain: Chain) -> Outcome:
     end = chain.end
     if end.kind not in ("lock", "cycle", NATIVE_WAIT) or not end.still or has_a_rule_of_its_own(chain):
         return None
-    if goes_on(case, chain) or undrained(case, chain) is not None:
+    if undrained(case, chain) is not None:
         return None  # or it is a pipe that nobody reads: ``blocked_pipe`` names it
     if end.node.stack is None:
         lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {end.node.pid} was read")
@@ -69,8 +64,7 @@ def _of_chain(case: Case, chain: Chain) -> Outcome:
         return None
     if end.kind == NATIVE_WAIT:
         return silent_in_native_code(case, chain)
-    comes = end.detail == OTHERS_MOVE and (somebody_works(case, chain) or another_rank_may(case, chain))
-    return None if comes else _finding(case, chain)
+    return _finding(case, chain)
 
 
 def _finding(case: Case, chain: Chain) -> Finding:
@@ -89,7 +83,6 @@ def _finding(case: Case, chain: Chain) -> Finding:
     told = why_nobody_comes(end, lock, beside, loops, elsewhere=elsewhere, moving=moving)
     if own is not None:
         lock, told = f"a lock that it has taken itself at {show(own)}", ""
-    told += who_wakes(case, chain) if moving else ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
     found = hung(
@@ -98,7 +91,7 @@ def _finding(case: Case, chain: Chain) -> Finding:
         chain,
         owner=CAUSE.owner,
         summary=f"{who(chain)} waits for {lock}{for_how_long(end.node)}{told}",
-        patience=max(STRUCTURAL_SECONDS if ceiling == 1.0 else temporal(case), until_released(case, chain)),
+        patience=STRUCTURAL_SECONDS if ceiling == 1.0 else temporal(case),
         evidence=(*(waits_too(case, p) for p in beside[:4]), *(one.evidence(case) for one in ended[:3])),
         ceiling=ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by="the thread does not run"),),

@@ -15,7 +15,6 @@ from perfwatch.triage.ranks.calls import RUNS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training, profile
-from perfwatch.triage.waits.bringing import may_be_answered
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
@@ -44,7 +43,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         return None
     if chain.through == {REMOTE_CALL}:
         return _sleeps(case, chain) if _never_answers(case, chain) else None
-    if chain.through - {"supervised", "lock"} or may_be_answered(case, chain):
+    if chain.through - {"supervised", "lock"}:
         return None
     if end.node.stack is None:
         lacking = case.lacks("stacks")

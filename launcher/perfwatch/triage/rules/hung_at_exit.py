@@ -5,14 +5,12 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absentee import left_over, others_train
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
-from perfwatch.triage.waits.releasing import until_released
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags
 from perfwatch.verdict import Alternative, Outcome
@@ -38,7 +36,7 @@ def judge(case: Case) -> Outcome:
             continue  # another thread trains, and the main one only waits for it to end
         if others_train(case, rank.pid):
             continue
-        if chain.end.still is False or any_tag(chain.end.node.tags, "save") or goes_on(case, chain):
+        if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
             continue
         left = left_over(case, chain)
         waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""
@@ -48,7 +46,7 @@ def judge(case: Case) -> Outcome:
             chain,
             owner=CAUSE.owner,
             summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
-            patience=max(_patience(case, chain), until_released(case, chain)),
+            patience=_patience(case, chain),
             ceiling=min(past, MAY_COME) if chain.end.detail == OTHERS_MOVE else past,
             alternatives=(Alternative(cause="checkpointing", refuted_by="no save frame and no io on the chain"),),
             next=(

@@ -8,7 +8,6 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.lock_owners import takes_again
-from perfwatch.triage.waits.native_silence import worked_for
 from perfwatch.triage.waits.node import NATIVE_WAIT, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show
@@ -41,8 +40,6 @@ def judge(case: Case) -> Outcome:
             continue
         if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
             continue  # threads of one pool that wait for each other: no worker process is to blame
-        if end.kind == NATIVE_WAIT and worked_for(case, chain):
-            continue
         if end.still or end.kind in RUNNING_ENDS:
             return _finding(case, chain)
     return None

@@ -7,12 +7,11 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
-from perfwatch.triage.moving.working import AT_ONCE, busy_with, goes_on, started_by, works
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, holder_wakes, temporal
+from perfwatch.triage.moving.working import AT_ONCE, busy_with, started_by
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import outside
-from perfwatch.triage.waits.bringing import may_bring, others_may_hold_it, takes_what_comes
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
@@ -22,7 +21,6 @@ from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
-UNASKED = 0.55  # of one who takes what another job brings: below what makes a verdict
 TAKEN_TWICE = "its own process, which has opened the file twice"
 INHERITED = "its own process, or one that was forked from it with the file open"
 ONE_OPENING = (
@@ -43,9 +41,6 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         end.kind not in ("file_lock", "file_poll")
         or case.progress[rank.pid].kind == "moving"
         or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
-        or holder_wakes(case, end) is not None
-        or (end.kind == "file_lock" and goes_on(case, chain))
-        or (end.kind == "file_poll" and any(works(case, pid) for pid in may_bring(case, chain)))
     ):
         return None
     own = end.others == (end.node.pid,)
@@ -70,8 +65,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         lasts = lull(case, rank, watched, patience, chain.start)
     if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
         return None  # as long before, and then the file came
-    ceiling = UNASKED if polls and takes_what_comes(case, chain) else UNOWNED
-    unowned = ceiling == UNASKED or (others_may_hold_it(case, chain) if polls else not end.others)
+    unowned = not polls and not end.others
     awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
     near = texts_near(case.history, end.node) if polls and not end.detail else ()
     found = hung(
@@ -83,7 +77,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         patience=patience,
         silent=lasts.seconds,
         evidence=lasts.evidence,
-        ceiling=min(lasts.ceiling, ceiling) if unowned else lasts.ceiling,
+        ceiling=min(lasts.ceiling, UNOWNED) if unowned else lasts.ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
         next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
     )

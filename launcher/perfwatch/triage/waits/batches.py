@@ -7,7 +7,6 @@ from perfwatch.triage.hang import who
 from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts
-from perfwatch.triage.moving.working import goes_on, is_shared
 from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
@@ -39,7 +38,7 @@ def through_a_queue(case: Case, chain: Chain) -> bool:
 
 def brought_on(case: Case, chain: Chain) -> bool:
     """Whether bytes go on arriving at a worker, or another process that may hold the lock which it waits for works."""
-    return bool(giving(case, chain)) or (is_shared(chain.end) and goes_on(case, chain))
+    return bool(giving(case, chain))
 
 
 def all_nap(case: Case, chain: Chain) -> bool:
@@ -62,7 +61,7 @@ def told_without_a_stack(case: Case, chain: Chain) -> bool:
     """
     end = chain.end
     locked = end.kind == "lock" and end.node.role == "worker" and waits_forever(end.node)
-    return (outlasts(case, end) or (locked and not goes_on(case, chain))) and all(one.still for one in chain.ends)
+    return (outlasts(case, end) or locked) and all(one.still for one in chain.ends)
 
 
 def delivers(case: Case, chain: Chain) -> bool:

@@ -9,7 +9,6 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of, silence
@@ -24,7 +23,7 @@ GUESSED = 0.7  # the reader may go on: other threads of it move, or what it wait
 def unread(case: Case, chain: Chain) -> Undrained | None:
     """Of a chain through a full pipe to a reader that stands, or to what that waits for in turn: who writes, who does not read."""
     end = chain.end
-    if end.kind in ELSEWHERE or not end.still or wakes_soon(case, end) or goes_on(case, chain):
+    if end.kind in ELSEWHERE or not end.still or wakes_soon(case, end):
         return None
     for link, following in pairwise(chain.links):
         reader = case.job.members.get(following.pid)

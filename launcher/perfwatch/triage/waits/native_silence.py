@@ -8,7 +8,6 @@ asks other machines for what they make (``ray.get``) may wait for hours, and nob
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.waits.actors import ITS_NEXT_CALL
 from perfwatch.triage.waits.chain import Chain
@@ -24,15 +23,10 @@ CEILING_ELSEWHERE = ONE_SOURCE  # and may well be at work, on another machine
 ALIVE_SECONDS = 30.0  # since a byte came: gRPC's signs of life come every ten
 
 
-def worked_for(case: Case, chain: Chain) -> bool:
-    """Whether anything works for a thread that waits in native code; a native thread that waits for a disk does, be it unmeasured."""
-    return goes_on(case, chain) or in_kernel(case.history, chain.end.node.pid)
-
-
 def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
     """That a thread waits in native code for what does not come; None while anything works for it."""
     node = chain.end.node
-    if worked_for(case, chain):
+    if in_kernel(case.history, node.pid):
         return None
     elsewhere = may_be_elsewhere(case, chain.end)
     return hung(

@@ -1,79 +1,25 @@
 """Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import silent_seconds
-from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.patience import due_seconds
 from perfwatch.triage.waits.asked_for import A_LOCK, A_TASK, MAY, awaited
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act
+from perfwatch.triage.waits.heartbeats import has_timeout
 from perfwatch.triage.waits.lock_owners import holds, takes_again
-from perfwatch.triage.waits.native_waits import carries, reduces
-from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, node_of, silence
-from perfwatch.triage.waits.threads import LONG_SLEEP_SECONDS, OUTSIDE_HELD, nearest, other_threads, releasers, sharers
+from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, node_of
+from perfwatch.triage.waits.threads import OUTSIDE_HELD, nearest, other_threads
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import any_tag, is_user, show
 from perfwatch.verdict import Evidence
-from perfwatch_probes.readings import Frame, Thread
+from perfwatch_probes.readings import Frame
 
-ROUNDS = 3  # a thread that has rested and come back so often meanwhile does not release it the next time either
-MARGIN_SECONDS = 1.0  # from the end of a rest to the release
-WORKING_SHARE = 0.2  # of a core
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
-
-
-def somebody_works(case: Case, chain: Chain) -> bool:
-    """Whether another thread that could release it burns CPU: it may hold the lock, or make what is waited for."""
-    end = chain.end
-    pids = {end.node.pid, *(sharers(case.job, end.node) if end.node.wait and end.node.wait.shared else ())}
-    keys = [
-        key
-        for pid in dict.fromkeys(pids)
-        for key in case.history.of(Thread, pid)
-        if key != (end.node.pid, end.node.tid) and not carries(case.history, *key)
-    ]
-    shares = (motion(case.history, *key).run_share for key in keys)
-    return any(share is not None and share > WORKING_SHARE for share in shares)
-
-
-def another_rank_may(case: Case, chain: Chain) -> bool:
-    """Whether a collective is under way whose callback may release it, and a rank that has yet to come to it goes on."""
-    others = [progress for pid, progress in case.progress.items() if pid != chain.start.pid]
-    return any(one.kind != "still" for one in others) and reduces(case.history, chain.end.node.pid)
-
-
-def until_released(case: Case, chain: Chain) -> float:
-    """The silence after which the threads that rest now, and may release it when they come back, have done so."""
-    silent = silent_seconds(case, chain)
-    if silent > ROUNDS * LONG_SLEEP_SECONDS:
-        return 0.0
-    waited = max((silent + left + MARGIN_SECONDS for _, left in _at_rest(case, chain, silent)), default=0.0)
-    others = (one for one in other_threads(case.history, case.job, chain.end.node) if may_act(case.history, one))
-    due = max((due_seconds(case, one, silence(case.history, one) or 0.0) for one in others), default=0.0)
-    return max(waited, silent + due) if due else waited
-
-
-def _at_rest(case: Case, chain: Chain, silent: float) -> Iterator[tuple[Node, float]]:
-    """Threads that rest, and may release it when they wake, with the seconds until then; none that has come and gone meanwhile."""
-    for other in releasers(case.history, case.job, chain.end.node):
-        left = other.wait.remaining_seconds if other.wait is not None else None
-        grown = case.history.growth(Thread, other.pid, other.tid, of=lambda t: t.voluntary_switches, seconds=silent)
-        longest = LONG_SLEEP_SECONDS if other.pid == chain.end.node.pid else MEANT_SECONDS
-        if left is not None and left <= longest and (grown is None or grown[0] < ROUNDS):
-            yield other, left
-
-
-def who_wakes(case: Case, chain: Chain) -> str:
-    """The first of those, in words that follow on what is waited for; empty where nobody rests."""
-    found = min(_at_rest(case, chain, silent_seconds(case, chain)), key=lambda one: one[1], default=None)
-    return f"; {named(found[0], chain.end.node.pid)}, which wakes in {found[1]:.0f} s, may" if found is not None else ""
 
 
 def blocked_beside(case: Case, chain: Chain) -> list[Node]:

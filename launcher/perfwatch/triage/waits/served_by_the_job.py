@@ -4,7 +4,6 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.working import goes_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
 from perfwatch.triage.waits.answering import serving
 from perfwatch.triage.waits.chain import Chain
@@ -24,7 +23,6 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
     """The peer is a process of the job itself, which stands still."""
     if chain.end.kind == "cycle":
         return _in_a_circle(case, cause, chain)
-    works = goes_on(case, chain)
     patience = STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case)
     return hung(
         case,
@@ -33,8 +31,7 @@ def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
         owner="user_code",
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
         f"there {who(chain)} waits for {chain.awaited}",
-        patience=PATIENT * temporal(case) if works else patience,
-        ceiling=GUESSED if works else 1.0,
+        patience=patience,
         alternatives=(BY_CHILD,),
         next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
     )

@@ -9,7 +9,7 @@ from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, MAY, ROOM, awaited
 from perfwatch.triage.waits.bringers import bringers
-from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, hands_over, has_timeout, may_act, ticks, waits_forever
+from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
@@ -237,19 +237,6 @@ def _comes_back(node: Node) -> bool:
     if node.wait is None:
         return node.motion.frozen is not True
     return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= MEANT_SECONDS
-
-
-def releasers(history: History, job: Job, node: Node) -> list[Node]:
-    """The threads that rest until a moment that the kernel knows, and may let this one go on then."""
-    pids = [node.pid, *(sharers(job, node) if node.wait is not None and node.wait.shared else ())]
-    nodes = [
-        node_of(history, job, *key)
-        for pid in dict.fromkeys(pids)
-        for key in history.of(r.Thread, pid)
-        if key != (node.pid, node.tid)
-    ]
-    resting = [n for n in nodes if n.wait is not None and n.wait.kind == "sleep" and n.wait.remaining_seconds]
-    return [n for n in resting if not _is_service(history, n) and (not ticks(n) or hands_over(history, n))]
 
 
 def _is_service(history: History, node: Node) -> bool:

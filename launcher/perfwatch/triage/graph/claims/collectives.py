@@ -239,4 +239,8 @@ def _fabric(built: Builder, calls: Calls, mine: Call | None, moves: bool | None)
     lossy = flow is not None and flow.lost
     sure = on_cards and calls.together
     why = ANSWER_IS_DUE if sure and recorder_owes(built.case) else "all ranks are in one call, and no data travels"
-    return Resource(Kind.FABRIC, key, complete=sure or lossy, why=why, basis=Basis.STACK)
+    fabric = Resource(Kind.FABRIC, key, complete=sure or lossy, why=why, basis=Basis.STACK)
+    if calls.exchange and built.graph.is_new(fabric):  # any thread of a rank may send or receive
+        for start in built.starts.values():
+            built.claim_other_threads(fabric, built.node(start), Basis.ELIMINATION)
+    return fabric

@@ -56,6 +56,8 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     gone = [one.pid for one in built.job.members.values() if _was_python(one)]
     why = _unseen_releaser(built, node, what, native, gone)
     resource = Resource(Kind.NATIVE if native else _kind(what), task.key, complete=not why, why=why, basis=Basis.STACK)
+    if native:
+        built.claim_pair_holders(resource, node)
     others = other_threads(built.history, built.job, node)
     if what == A_LOCK:
         taken = lock_taken(line_of(built.history, node.frame))

@@ -18,6 +18,7 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     resource = Resource(Kind.UNKNOWN, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
+    built.claim_pair_holders(resource, node)
     works = work_of(built.history, node.pid, ()) if node.thread is None else 0.0
     if works >= SIGN_OF_LIFE:  # of whichever of its threads
         leaf = built.lives(("work", node.pid), works, f"pid {node.pid} works")

@@ -50,7 +50,7 @@ def process(built: Builder, task: Task, pid: int) -> None:
     alive = {key[1] for key in built.history.of(r.Thread, pid) if not has_ended(built.history, *key)}
     tids = sorted({*alive, *python})
     for tid in [tid for tid in tids if not _listens(built, pid, tid)] or tids or [pid]:
-        if tid == pid or tid in python:
+        if tid == pid or tid in python or not python:  # without a stack it is not known which are of Python
             role = Role.PROVIDES if tid == pid else Role.MAY_PROVIDE
             built.graph.claim(built.thread(pid, tid), resource, role, Basis.KERNEL)
     works = work_of(built.history, pid, [tid for tid in tids if tid == pid or tid in python])

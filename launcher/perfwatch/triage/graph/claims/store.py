@@ -15,4 +15,7 @@ def store_key(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAc
         for pid, start in built.starts.items():
             if built.edge_kind(start) != "rendezvous":
                 built.graph.claim(built.rank(pid), resource, Role.PROVIDES, Basis.STACK)
+            else:  # another thread of it may set the key, or what it has started
+                built.claim_other_threads(resource, built.node(start), Basis.ELIMINATION)
+                built.claim_descendants(resource, pid)
     task.waits = (resource,)
