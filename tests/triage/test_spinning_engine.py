@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from perfwatch.triage.rules import waiting_on_work
+from perfwatch.triage.rules import busy
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Thread
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, SLEEP, Training
@@ -28,7 +28,7 @@ def test_an_engine_that_spins_for_a_card_that_only_polls_is_no_work(load: str, w
     job = Training().goes_on(8.0, [FORWARD, BACKWARD, OPTIMIZER], load="bf16_matmul", engine=0.5)
     case = job.goes_on(20.0, [()], load=load, run_share=0.0, wait=SLEEP, engine=1.0).case()
 
-    found = waiting_on_work.judge(case)
+    found = busy.waiting_on_work(case)
 
     assert isinstance(found, Finding) is works
 
@@ -40,4 +40,4 @@ def test_a_thread_of_the_program_works_whatever_the_card_waits_for() -> None:
         job.goes_on(1.0, [()], load="one_spinning_kernel", run_share=0.0, wait=SLEEP)
         job.add(structs.replace(WORKER, cpu_seconds=float(second), run_seconds=float(second)))
 
-    assert isinstance(waiting_on_work.judge(job.case()), Finding)
+    assert isinstance(busy.waiting_on_work(job.case()), Finding)

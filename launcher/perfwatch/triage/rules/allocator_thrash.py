@@ -13,7 +13,7 @@ from perfwatch.triage.cards.given_back import (
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.garbage_collection import collects
+from perfwatch.triage.rules.python import collects
 from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
 from perfwatch.triage.words.frames import show, user_frame
 from perfwatch.verdict import Alternative, Evidence, Outcome

@@ -1,24 +1,26 @@
-"""Torch.compile (dynamo, inductor, Triton) is compiling."""
+"""torch.compile: the first compilation, and those that come back."""
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
+from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.recompiling import came_back, stepped
-from perfwatch.triage.shares.in_compiler import in_compiler, returns, steps_around
-from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.verdict import Outcome
+from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM
+from perfwatch.triage.slowness import certainty, slow, worst
+from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
-CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
+COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
 COMPILING_SHARE = 0.5
-FIRST = 0.92
-AGAIN = 0.68  # a pass was made before: it may be the second shape, or one of many more to come
 NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 
 
-def judge(case: Case) -> Outcome:
+def compiling(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
     helpers = [
         m.pid
@@ -34,7 +36,7 @@ def judge(case: Case) -> Outcome:
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
         if share < (NEARLY_ALL if steps else COMPILING_SHARE):
             continue
-        whole = case.profile(phase.rank, WINDOW_SECONDS)
+        whole = case.profile(phase.rank, LATELY_SECONDS)
         again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
         comes_back = steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank)))
         if comes_back or came_back(case, phase.rank, whole):
@@ -47,9 +49,9 @@ def judge(case: Case) -> Outcome:
         )
         before = (was,) if again else ()
         return phase.finding(
-            CAUSE,
+            COMPILING,
             "torch.compile is compiling" + (", though passes were made before," if again else ""),
-            AGAIN if again else FIRST,
+            MEDIUM if again else CERTAIN,
             (
                 case.saw(
                     "stack",
@@ -71,4 +73,74 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-RULES = (Rule(CAUSE, judge),)
+RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
+
+COMES_BACK = 2
+
+
+def recompiling(case: Case) -> Outcome:
+    """Fires when the compiler comes back between steps."""
+    found = worst(case, lambda rank, seen: _trained(case, rank, seen).share_where(compiles))
+    if found is None:
+        return None
+    rank, whole, lost = found
+    seen = _trained(case, rank, whole)
+    steps = case.steps(rank)
+    stretches = len(seen.runs(compiles))
+    advanced = steps.advanced > 0 if steps is not None else stepped(seen)
+    if stretches < COMES_BACK or not (advanced or came_back(case, rank, seen)):
+        return None
+    frame = seen.top_line(compiles)
+    return slow(
+        case,
+        RECOMPILING,
+        rank,
+        lost=lost,
+        confidence=certainty(lost) if advanced else min(certainty(lost), HIGH),
+        frame=frame,
+        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, "
+        f"{stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "the compiler comes back",
+                f"{stretches} stretches, {lost:.0%} of {seen.samples} samples",
+                "once, at the start",
+            ),
+        ),
+        alternatives=(Alternative(cause="compiling", refuted_by="steps were made in between"),),
+        next=("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+    )
+
+
+def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples since the first step; all of them where a pass is known to have been made before."""
+    begun = seen.sights[0].at - seen.sights[0].reading.span_seconds if seen.sights else 0.0
+    return seen if passed_before(case.history, rank.pid, begun) else since_first_step(case, rank, seen)
+
+
+def came_back(case: Case, rank: Member, seen: Profile) -> bool:
+    """Whether it did so where nobody counts steps, and they take longer than one looks: in a loop that makes them."""
+    if case.steps(rank) is not None or returns(case.history, seen) < COMES_BACK:
+        return False
+    return seen.seen("optimizer") or bool(steps_around(case.history, seen))
+
+
+def compiles(stack: Stack) -> bool:
+    """Whether a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    return "compile" in tags(stack)
+
+
+def stepped(seen: Profile) -> bool:
+    """Whether steps were made between compilations."""
+    return (
+        untorn(seen).turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
+        >= COMES_BACK
+    )
+
+
+RULES = (
+    Rule(COMPILING, compiling),
+    Rule(RECOMPILING, recompiling),
+)

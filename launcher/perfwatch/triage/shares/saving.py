@@ -1,7 +1,7 @@
-"""When a thread saves, and saves that come back between steps: shared by the rules about checkpoints and those that must not blame them."""
+"""When a thread saves, and saves that come back between steps."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,15 +10,15 @@ from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.rather_computes import rather_computes
-from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS
+from perfwatch.triage.slowness import LOST_SHARE, working
 from perfwatch.triage.words.code import calling_line, line_of, names
-from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inner_frames, of_torch, short_name, tags, user_frame, user_frames
 from perfwatch_probes.readings import Stack, Thread
 
 SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
 SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
-MOSTLY = 0.5  # of a phase
+SAVING_SHARE = 0.5  # of a phase
 SAVES = frozenset("save save_file savez dump".split())
 EXECUTES = frozenset("execute executemany executescript".split())
 CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
@@ -63,14 +63,14 @@ def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack]
 
 def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
     """Whether a phase of a rank that is mostly a save is one of several that are told as what they cost."""
-    if phase.share_where(partial(in_save, case)) < MOSTLY:
+    if phase.share_where(partial(in_save, case)) < SAVING_SHARE:
         return False
     return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
 
 
 def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
     """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
-    if seen.seconds < WINDOW_SECONDS:
+    if seen.seconds < LATELY_SECONDS:
         return 1.0
     return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
 
@@ -145,3 +145,25 @@ def stores_rows(case: Case, stack: Stack) -> bool:
         return bool(CHANGES.search(line.text))
     managed = {f"{one}.{call}" for one in line.within for call in EXECUTES}
     return line.text.lstrip().startswith("with ") and not managed.isdisjoint(line.loop_calls)
+
+
+RUNNING_SHARE = 0.5  # of the time
+KERNEL_SHARE = 0.1  # of what it runs: less of it is no writing
+# What a line calls besides to say something: none of them takes a while.
+OUTPUT_CALLS = frozenset(
+    "print write writelines flush info debug warning error log save dump dumps format str repr int float round len join item"
+    " tolist keys values items get time perf_counter monotonic strftime now state_dict cpu detach open Path basename dict list"
+    " range min max sum zip enumerate isinstance getattr".split()
+)
+
+
+def rather_computes(case: Case, stack: Stack, calls: Collection[str]) -> bool:
+    """Whether a line calls something that may compute, and its thread runs nearly all of its time outside of the kernel.
+
+    Where frames of another library than torch lie below the line, they do it: a table that is laid out to be printed.
+    """
+    if names(calls) <= OUTPUT_CALLS or not all(map(of_torch, inner_frames(stack))):
+        return False
+    ran = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.run_seconds, seconds=LATELY_SECONDS)
+    system = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.system_seconds, seconds=LATELY_SECONDS)
+    return ran is not None and system is not None and ran >= RUNNING_SHARE and system < KERNEL_SHARE * ran

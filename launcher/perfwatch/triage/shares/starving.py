@@ -1,7 +1,4 @@
-"""What the rules about data starvation share: how much of the time the training thread waits for data, and who makes it.
-
-Data is made by DataLoader workers, by a pool or processes of the program's own, or by threads of the rank: ``producers``.
-"""
+"""How much of the time a training thread waits for data, and the workers, processes or threads that make it."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,23 +10,23 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, was_at
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.data_makers import WINDOW_SECONDS, WORKING_SHARE, imports, producers, works
-from perfwatch.triage.shares.gathering import gathers
-from perfwatch.triage.shares.passes import made_steps
+from perfwatch.triage.shares.data_makers import WORKING_SHARE, imports, producers, works
 from perfwatch.triage.shares.profile import Profile, lasting
+from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MEDIUM
+from perfwatch.triage.shares.training import made_steps
+from perfwatch.triage.shares.without_steps import gathers
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inner_tags, inside, show, tags, user_frame, user_frames
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
+from perfwatch_probes.readings import Descriptor, Stack
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
 CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
-OTHERS_UNSEEN = 0.75  # confidence
-FEW_SAMPLES = 20
-LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
+LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
@@ -61,7 +58,7 @@ class Starving:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
         found = []
         for pid, tid in self.producers:
-            seen = lasting(case.history, pid, tid, WINDOW_SECONDS)
+            seen = lasting(case.history, pid, tid, LATELY_SECONDS)
             busy = Profile(tuple(one for one in seen.sights if works(one.reading)), seen.seconds)
             if busy.samples:
                 found.append((pid, tid, busy))
@@ -111,7 +108,7 @@ class Starving:
             f"{self.waiting:.0%} of {self.profile.samples} samples",
             "below 5 %",
         )
-        waiting = [c for c in regimes(case.history, self.rank.pid, WINDOW_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
+        waiting = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
         return Finding(
             cause=cause.name,
             state="slow",
@@ -127,8 +124,8 @@ class Starving:
 
     def _ceiling(self, case: Case) -> float:
         """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler."""
-        others = [case.profile(rank, WINDOW_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
-        return OTHERS_UNSEEN if any(one.samples < FEW_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
+        others = [case.profile(rank, LATELY_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
+        return MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
     def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
         worker = pid if pid != self.rank.pid else None
@@ -163,8 +160,12 @@ def starving(case: Case) -> Starving | None:
 def _starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or _stands(case, rank, seen) or saturated(case.history, rank.pid, WINDOW_SECONDS):
+        seen = case.profile(rank, LATELY_SECONDS)
+        if (
+            seen.samples < ENOUGH_SAMPLES
+            or _stands(case, rank, seen)
+            or saturated(case.history, rank.pid, LATELY_SECONDS)
+        ):
             continue
         asleep = _asleep(case, rank)
         waiting = min(seen.share_where(awaits_data), asleep)
@@ -175,7 +176,7 @@ def _starving(case: Case) -> Starving | None:
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = min(seen.share_where(awaits_data), asleep)
-        if not makers or seen.samples < FEW_SAMPLES:
+        if not makers or seen.samples < ENOUGH_SAMPLES:
             continue
         if _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
@@ -197,7 +198,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
     innermost loop makes none, one around it does, and it was not left yet: a phase between two steps, or a part of each.
     """
     steps = case.progress[rank.pid].steps
-    if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
+    if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATE_SECONDS, LATE_STEPS):
         return True
     if seen.seen("loader_wait"):
         return not _in_another_loop(case, rank, seen)
@@ -243,7 +244,7 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     """Whether the training thread does not even come back from its wait now and then, or no step is made of what it gets."""
     now = case.progress[rank.pid]
     passes = seen.seen("backward", "optimizer", "forward")
-    overdue = now.steps is not None and now.steps.is_overdue(LATELY_SECONDS, STEPS_LATE)
+    overdue = now.steps is not None and now.steps.is_overdue(LATE_SECONDS, LATE_STEPS)
     if overdue and (now.kind == "still" or not passes):
         return True
     if now.kind != "still" or passes:
@@ -255,7 +256,7 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
     """Share of the looks at workers in which they work at data; 0 where they were not looked at."""
-    seen = [lasting(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
+    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
     looks = sum(one.samples for one in seen)
     return sum(one.share_where(works) * one.samples for one in seen) / looks if looks else 0.0
 
@@ -271,9 +272,9 @@ def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> 
 def _never_idle(case: Case, rank: Member, makers: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """The DataLoader workers that always work, while the others rest: a loader hands out batches in turn, and waits for theirs."""
     workers = {worker.pid for worker in case.job.workers(rank.pid)}
-    seen = {key: lasting(case.history, *key, WINDOW_SECONDS) for key in makers if key[0] in workers}
+    seen = {key: lasting(case.history, *key, LATELY_SECONDS) for key in makers if key[0] in workers}
     return tuple(
-        key for key, looks in seen.items() if looks.samples >= FEW_SAMPLES and looks.share_where(works) >= NEVER_IDLE
+        key for key, looks in seen.items() if looks.samples >= ENOUGH_SAMPLES and looks.share_where(works) >= NEVER_IDLE
     )
 
 
@@ -288,3 +289,86 @@ def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...])
         (one.at for key in makers for one in case.history.series(r.Stack, *key) if imports(one.reading)), default=0.0
     )
     return Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
+
+
+FEW_LOCKED_SAMPLES = 4  # of workers that find it locked by another one
+FEW_HOLDERS = 2  # different ones: of a single holder that keeps it nobody says that it is taken in turn
+LOCKED_SHARE = (
+    0.3  # of the looks at workers that have something to do; two that share one lock alone wait half of the time
+)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """``waiting``: how many of the workers found it locked by another one; ``holders``: who had it meanwhile."""
+
+    lock: str
+    sightings: int
+    waiting: int
+    holders: tuple[int, ...]
+    next: str
+
+
+def turns(case: Case, found: Starving) -> Turns | None:
+    """The lock that the workers of a rank were seen to take in turn; None where there is none."""
+    return at_lock(case, found) or case.history.once(("turns at a file",), lambda: _at_file(case, found))
+
+
+def at_lock(case: Case, found: Starving) -> Turns | None:
+    """A lock between processes, at one line of the program's."""
+    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found))
+
+
+def _at_lock(case: Case, found: Starving) -> Turns | None:
+    seen = {pid: busy for pid, tid, busy in found.profiles(case) if pid == tid}
+    waits = {pid: busy.share_where(_waits_for_lock) * busy.samples for pid, busy in seen.items()}
+    both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
+    looks = sum(busy.samples for busy in seen.values())
+    if len(both) < FEW_HOLDERS or sum(waits.values()) < max(FEW_LOCKED_SAMPLES, LOCKED_SHARE * looks):
+        return None
+    line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
+    return Turns(
+        f"the lock between processes at {line}",
+        round(sum(waits.values())),
+        len(both),
+        both,
+        f"do the slow part outside of the lock at {line}: more workers make it no faster",
+    )
+
+
+def _waits_for_lock(stack: Stack) -> bool:
+    inner = inner_tags(stack)
+    if "mp_lock" not in inner or any_tag(inner, "mp_queue_get", "mp_queue_put"):
+        return False
+    return stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+
+
+def _at_file(case: Case, found: Starving) -> Turns | None:
+    pids = {pid for pid, _ in found.producers}
+    seen: dict[str, list[Descriptor]] = {}
+    for pid in pids:
+        for key in case.history.of(Descriptor, pid):
+            for one in case.history.series(Descriptor, *key, seconds=LATELY_SECONDS):
+                if pids.intersection(one.reading.lock_holders) - {pid}:
+                    seen.setdefault(one.reading.target, []).append(one.reading)
+    if not seen:
+        return None
+    path, looks = max(seen.items(), key=lambda item: len(item[1]))
+    holders = tuple(sorted(pids.intersection(pid for one in looks for pid in one.lock_holders)))
+    waiting = len({one.pid for one in looks})
+    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < FEW_HOLDERS or 2 * waiting <= len(pids):
+        return None
+    advice = "lock for as long as it takes to write, and read before: more workers make it no faster"
+    return Turns(f"a lock on {path}", len(looks), waiting, holders, advice)
+
+
+UNUSED_SHARE = 0.5  # of the waits
+
+
+def hands_on(case: Case, found: Starving) -> bool:
+    """Whether most of a rank's waits are at lines that drop what they get, or only fill it and hand it on."""
+    waits = [one for one in found.profile.sights if awaits_data(one.reading) and "loader_wait" not in tags(one.reading)]
+    frames = [(one.reading.samples, user_frame(one.reading)) for one in waits]
+    lines = [(samples, line_of(case.history, frame)) for samples, frame in frames if frame is not None]
+    unused = sum(samples for samples, line in lines if line is not None and line.result)
+    return unused > UNUSED_SHARE * sum(samples for samples, _ in frames)

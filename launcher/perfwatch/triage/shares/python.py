@@ -1,27 +1,98 @@
-"""Python of the program's own that torch calls back: hooks of tensors, modules and optimizers, functions with a
-backward and optimizers with a step of their own.
+"""Python that is no training: other work between steps, what torch calls back within them, and native profiles of it."""
 
-By its outer frames it is training. What computes there in Python, and is no arithmetic of torch's, turns in a loop, moves from
-line to line in it and keeps the GIL. A native extension may keep the GIL as well: it stands at the one line that calls it. What a hook
-does in a library that is none of torch's (numpy, say) is no arithmetic of the model's either.
-"""
-
+import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.accelerated import LONGEST_SECONDS, trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.mpi_calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.native import interpreter_share
-from perfwatch.triage.shares.own_work import in_comprehension
+from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.slowness import LOST_SHARE, NOTED, WINDOW_SECONDS, certainty, slow, working
+from perfwatch.triage.shares.saving import in_save
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS
+from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.words.code import is_plain, line_of
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, of_torch, short_name, show
-from perfwatch.verdict import Alternative, Finding
-from perfwatch_probes.readings import Frame, Stack
+from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
+from perfwatch.verdict import Evidence
+from perfwatch_probes.readings import Frame, NativeProfile, Stack
+
+PROFILE_SECONDS = 1.0
+# Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
+_TORCH_SYMBOLS = re.compile(
+    r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
+)
+# Functions of the interpreter that are named so; of loops of Python a third to a half of the time is in them.
+_PYTHON_SYMBOLS = re.compile(r"_?Py[A-Z_]")
+
+
+def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -> NativeProfile | None:
+    """The newest profile of the training thread over the last ``seconds``, none of it from before the first step."""
+    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
+    since = min(seconds, trained_for(case, rank) - PROFILE_SECONDS)
+    return seen.reading if seen is not None and seen.at >= case.at - since else None
+
+
+def native_python_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
+    seen = native_profile(case, rank)
+    return (
+        None
+        if seen is None
+        else sum(share for symbol, share in seen.shares.items() if not _TORCH_SYMBOLS.search(symbol))
+    )
+
+
+def interpreter_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread in the interpreter's own functions; None without a profile."""
+    seen = native_profile(case, rank)
+    return (
+        None if seen is None else sum(share for symbol, share in seen.shares.items() if _PYTHON_SYMBOLS.match(symbol))
+    )
+
+
+RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
+NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
+NEVER_SLEEPS = 0.85  # of a core
+# Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them. A dump may be torn, or a step be made.
+OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
+
+
+def does_other_work(case: Case, stack: Stack) -> bool:
+    """Whether a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
+    works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
+    return (works or _unpickles(case, stack) or awaits_a_program(stack)) and not in_save(case, stack)
+
+
+def _unpickles(case: Case, stack: Stack) -> bool:
+    """Whether a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
+    if not tags(stack) or not tags(stack) <= RECEIVES:
+        return False
+    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
+
+
+def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
+    """Whether nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
+    known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
+    owned = sum(stack.samples for stack in known if stack.owns_gil)
+    released = sum(stack.samples for stack in known) - owned
+    return owned >= OWNED_LOOKS and owned >= OWNED_PER_RELEASED * released
+
+
+def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
+    """What the samples and, where there is one, a native profile show of it."""
+    who = f"pid {rank.pid}"
+    outside = f"{lost:.0%} of {seen.samples} samples"
+    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
+    if native is not None:
+        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
+    return tuple(found)
+
 
 Callers = tuple[tuple[str, frozenset[str] | None, str | None], ...]
 # Frames of torch that call what the program registered, and what else of the program they call: that is no hook.
@@ -37,14 +108,11 @@ _CALLERS: Callers = (
 _HOOKS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
 ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of Python's
-OWNED_PER_RELEASED = 4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
+CALLED_BACK_OWNED_PER_RELEASED = (
+    4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
+)
 INTERPRETED = 0.2  # of the samples there; the rest is in functions of the interpreter that bear any name
 PLAIN = 0.15  # of the samples there: at lines that call nothing, or builtins: Python alone
-FEW_DUMPS = 2  # with the GIL: fewer are chance
-SURE_BY_DUMPS = {2: 0.8, 3: 0.87}
-SURE = 0.92  # by more, or by a native profile as well
-SURE_OF_LIBRARIES = 0.75  # what a hook computes with them may be meant
-RETURNS = 3  # stretches, at least, of what is done in each step
 
 
 @dataclass(frozen=True)
@@ -61,90 +129,7 @@ class CalledBack:
     def is_python(self) -> bool:
         """Whether it is a good part of the time, and nothing speaks against its being Python that computes there."""
         agrees = self.interpreted is None or self.interpreted >= INTERPRETED * self.share
-        return self.share >= LOST_SHARE and agrees and self.owned >= OWNED_PER_RELEASED * self.released
-
-
-def holds_up_steps(case: Case, cause: Cause) -> Finding | None:
-    """Fires on a rank without work for a card whose steps are held up by Python that torch calls back."""
-    found = [(rank, seen, one) for rank, seen in working(case) if (one := _without_a_card(case, rank)) is not None]
-    if not found:
-        return _in_libraries(case, cause)
-    rank, seen, one = max(found, key=lambda each: each[2].share)
-    frame, few = show(one.frame), one.owned < FEW_DUMPS
-    inner = show(seen.top_line(lambda stack: called_back(stack) == one.frame))
-    at = f", mostly at {inner}" if inner != frame else ""
-    sure = NOTED if few else SURE if one.interpreted is not None else SURE_BY_DUMPS.get(one.owned, SURE)
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=one.share,
-        frame=one.frame,
-        confidence=min(certainty(one.share), sure),
-        decides_in_seconds=max(0.0, WINDOW_SECONDS - seen.seconds) if few else 0.0,
-        summary=f"Python that torch calls back within each step, {frame}, takes {one.share:.0%} of the time{at}",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                f"turns in loops of Python below {frame}",
-                f"{one.share:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL, {one.released} without",
-                "arithmetic of torch, without the GIL",
-            ),
-        ),
-        alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
-        next=(f"write {frame} with tensors, without loops in Python, or let it look at fewer steps",),
-    )
-
-
-def _in_libraries(case: Case, cause: Cause) -> Finding | None:
-    """Fires on hooks that compute in a library that is none of torch's (numpy, say), again and again."""
-    for rank, seen in working(case):
-        share = seen.share_where(_hooked_library)
-        if share < LOST_SHARE or len(seen.runs(_hooked_library)) < RETURNS or _uses_a_card(case, rank):
-            continue
-        frame = seen.top_line(_hooked_library)
-        return slow(
-            case,
-            cause,
-            rank,
-            lost=share,
-            frame=frame,
-            confidence=SURE_OF_LIBRARIES,
-            summary=f"a hook that torch calls within each step computes {share:.0%} of the time, mostly at {show(frame)}, and not in torch",
-            evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "is in another library than torch below a hook",
-                    f"{share:.0%} of {seen.samples} samples",
-                    "arithmetic of torch",
-                ),
-            ),
-            alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
-            next=(f"let {show(frame)} look at fewer steps, or at less, or with tensors",),
-        )
-    return None
-
-
-def _hooked_library(stack: Stack) -> bool:
-    """Whether a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
-    path = _path(stack)
-    if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
-        return False
-    return _calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], _HOOKS)
-
-
-def _uses_a_card(case: Case, rank: Member) -> bool:
-    return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, WINDOW_SECONDS))
-
-
-def _without_a_card(case: Case, rank: Member) -> CalledBack | None:
-    """What is Python there, of a rank whose cards, if it has any, are given nothing to do: else they tell what it costs."""
-    if _uses_a_card(case, rank):
-        return None
-    found = python_called_back(case, rank)
-    return found if found is not None and found.is_python else None
+        return self.share >= LOST_SHARE and agrees and self.owned >= CALLED_BACK_OWNED_PER_RELEASED * self.released
 
 
 def called_back(stack: Stack) -> Frame | None:
@@ -182,7 +167,7 @@ def _calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> bo
 
 
 def _python(case: Case, rank: Member) -> CalledBack | None:
-    seen, ever = case.profile(rank, WINDOW_SECONDS), case.profile(rank)
+    seen, ever = case.profile(rank, LATELY_SECONDS), case.profile(rank)
     callees = {(frame.function, frame.file) for one in ever.sights if (frame := called_back(one.reading))}
     moves = {callee for callee in callees if _moves(case.history, ever, callee)}
 
