@@ -39,10 +39,20 @@ from perfwatch.triage.shares.preparing import prepares, prepares_natively
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.shares.starving import starving
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NEARLY_ALL,
+    NOTABLE,
+)
 from perfwatch.triage.shares.training import clears, may_leave_early, training_loop, trains, without_gradients
 from perfwatch.triage.shares.without_steps import gathers, in_environment
-from perfwatch.triage.slowness import NOTED
+from perfwatch.triage.slowness import NOTED, in_samples
 from perfwatch.triage.waits.asking import asks
 from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
 from perfwatch.triage.waits.chain import Chain
@@ -60,10 +70,7 @@ from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, 
 
 STARTING = Cause("starting", "busy", "user_code", (Thread, Stack))
 
-STARTING_SHARE = 0.5
 YOUNG_SECONDS = 120.0
-RUNNING_SHARE = 0.5  # of a core, waiting for one included
-INFERRED = 0.65
 
 
 def starting(case: Case) -> Outcome:
@@ -73,23 +80,23 @@ def starting(case: Case) -> Outcome:
         if steps is not None and steps.count > 0:
             continue
         share = phase.profile.share("import", "load", "init")
-        if share >= STARTING_SHARE:
+        if share >= MOSTLY:
             confidence = CERTAIN
-        elif phase.runs > RUNNING_SHARE and _young(case, phase) and not phase.profile.seen("loader", "collective"):
+        elif phase.runs > MOSTLY and _young(case, phase) and not phase.profile.seen("loader", "collective"):
             confidence = MEDIUM
         elif phase.runs > MOVES_SHARE and case.awaited_at_start(phase.rank.pid):
             confidence = HIGH
-        elif phase.runs > RUNNING_SHARE and prepares(case, phase.rank):
-            confidence = INFERRED
+        elif phase.runs > MOSTLY and prepares(case, phase.rank):
+            confidence = MEDIUM
         else:
             continue
         if phase.runs < MOVES_SHARE and phase.motion.distinct <= 1:
             continue
-        what = "imports, loading or initialisation" if share >= STARTING_SHARE else "work before the first step"
+        what = "imports, loading or initialisation" if share >= MOSTLY else "work before the first step"
         return phase.finding(
             STARTING,
             "the program prepares: work of its own in Python, before the first step or between two"
-            if confidence == INFERRED
+            if confidence == MEDIUM
             else f"the program is still starting: {what}",
             confidence,
             (_evidence(case, phase, share),),
@@ -99,7 +106,7 @@ def starting(case: Case) -> Outcome:
 
 def _evidence(case: Case, phase: Phase, share: float) -> Evidence:
     """What its stacks show: frames of imports and loading, or merely that it runs."""
-    loads, runs = share >= STARTING_SHARE, f"{phase.runs:.0%} of a core"
+    loads, runs = share >= MOSTLY, f"{phase.runs:.0%} of a core"
     return case.saw(
         "stack",
         f"pid {phase.rank.pid}",
@@ -112,28 +119,25 @@ def _evidence(case: Case, phase: Phase, share: float) -> Evidence:
 
 
 def _young(case: Case, phase: Phase) -> bool:
-    """Whether the agent counts, has counted nothing yet, and the process began a moment ago."""
+    """True if the agent counts, has counted nothing yet, and the process began a moment ago."""
     process = case.job.members[phase.rank.pid].process
     return case.steps(phase.rank) is not None and (process.age_seconds or 0.0) + case.at < YOUNG_SECONDS
 
 
 EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 
-FORWARD_SHARE = 0.2  # of the samples that do not wait for the card ...
 FEW_FORWARD = 6.0  # ... and so many: a training thread would have been seen at backward, too
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
-FEW_SAMPLES = 30
 # The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
 # By its text the loop trains, or it clears gradients: a flag may say that it evaluates, or it is left before backward.
-BEGINNING_SHARE = 0.1  # of samples in imports or the compiler: the first forward pass of a training is no evaluation
 
 
 def evaluating(case: Case) -> Outcome:
     """Fires on a rank with forward passes and neither backward nor optimizer, or one that mostly steps its environment."""
     for rank in case.ranks:
         seen = _lately(case, rank)
-        if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > BEGINNING_SHARE:
+        if seen.samples < ENOUGH_SAMPLES or seen.share("compile", "import") > NOTABLE:
             continue
         moving = (pid for pid, one in case.progress.items() if one.kind == "moving" and pid != rank.pid)
         if trains_without(case, rank) or (only_receives(case, rank, seen) and any(moving)):
@@ -159,12 +163,10 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     if not seen.seen("forward"):
         return None
     share = seen.share("forward", "loader")
-    launching = 1.0 - sync_share(case, seen)  # who reads each result waits for the card most of the time
+    launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
-    enough, few = (
-        (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (FORWARD_SHARE, FEW_FORWARD)
-    )
+    enough, few = (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (MUCH, FEW_FORWARD)
     if forward < enough * launching or forward * seen.samples < few or len(seen.sights) < 4:
         return None
     line = show(seen.top_line())
@@ -193,7 +195,7 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 def _lately(case: Case, rank: Member) -> Profile:
     seen, longer = case.profile(rank, WINDOW_SECONDS), case.profile(rank, LATELY_SECONDS)
-    return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
+    return longer if seen.samples < ENOUGH_SAMPLES or without_gradients(case.history, longer) else seen
 
 
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
@@ -210,8 +212,7 @@ def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     return HIGH if steps is None else CERTAIN
 
 
-MOSTLY = 0.5  # of the time in the environment
-AT_WORK, LATER = 0.4, 2.0  # share of the time that the last one works, and how many times that of each other
+LATER = 2.0  # share of the time that the last one works, and how many times that of each other
 
 
 @dataclass(frozen=True)
@@ -247,13 +248,7 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
             Culprit(pid=rank.pid, rank=rank.rank, frame=line),
         ),
         evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "is in step() of its environment",
-                f"{share:.0%} of {seen.samples} samples",
-                "as much as the environment costs",
-            ),
+            in_samples(case, rank, seen, "is in step() of its environment", share, "as much as the environment costs"),
         ),
         next=(
             f"look at {last.line}: the other environments are done before it"
@@ -277,7 +272,7 @@ def _slowest_environment(
         return None
     last = max(shares, key=lambda pid: shares[pid])
     others = max(share for pid, share in shares.items() if pid != last)
-    if shares[last] < AT_WORK or shares[last] < LATER * others:
+    if shares[last] < MOSTLY or shares[last] < LATER * others:
         return None
     line = show(seen[last].top_line(_at_work))
     return SlowestEnvironment(last, shares[last], line) if line is not None else None
@@ -288,9 +283,6 @@ def _at_work(stack: Stack) -> bool:
 
 
 COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
-
-ONE_LINE_SHARE = 0.9
-EVALUATION_SHARE = 0.2  # of samples in forward passes: above it a model runs, which is an evaluation
 
 
 def computing_on_host(case: Case) -> Outcome:
@@ -310,7 +302,7 @@ def _of_phase(case: Case, phase: Phase) -> Finding | None:
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
     one_line = _one_line(phase)
-    if max(cpu, phase.runs) < RUNNING_SHARE or not (one_line or prepares_natively(case, phase.rank)):
+    if max(cpu, phase.runs) < MOSTLY or not (one_line or prepares_natively(case, phase.rank)):
         return None
     source = line_of(case.history, phase.profile.top_line())
     if source is not None and names(source.calls) & SYNCS:
@@ -333,11 +325,11 @@ def _of_phase(case: Case, phase: Phase) -> Finding | None:
 
 
 def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -> bool:
-    """Whether it is the training thread itself that runs, in native code or a library's loop, and for no batch, model or card."""
+    """True if it is the training thread itself that runs, in native code or a library's loop, and for no batch, model or card."""
     runs = chain.end.kind == "native" or (chain.end.kind == "python" and loop is not None)
     if not runs or chain.end.node.tid != chain.start.tid or phase.profile.seen("loader_wait", "collective"):
         return False
-    evaluates = phase.profile.share("forward") > EVALUATION_SHARE
+    evaluates = phase.profile.share("forward") > MUCH
     return not (evaluates or drives_a_card(case, phase) or comes_back(case, phase.rank, phase.profile))
 
 
@@ -350,7 +342,7 @@ def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> fl
 
 
 def _told(case: Case, phase: Phase) -> bool:
-    """Whether nobody can be waited for in that line: all ranks are here, and where the rank may have a card its text is known."""
+    """True if that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known."""
     read = line_of(case.history, phase.profile.top_line()) is not None
     return case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
 
@@ -363,7 +355,7 @@ def _what(one_line: bool, loop: Frame | None) -> str:
 
 def _one_line(phase: Phase) -> bool:
     lines = phase.profile.lines()
-    return bool(lines) and lines.most_common(1)[0][1] / phase.profile.samples >= ONE_LINE_SHARE
+    return bool(lines) and lines.most_common(1)[0][1] / phase.profile.samples >= NEARLY_ALL
 
 
 DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
@@ -385,7 +377,7 @@ def downloading(case: Case) -> Outcome:
         chain = case.chains[rank.pid]
         recent = case.profile(rank, 6.0)
         if sends(chain.end) is not None or "remote_get" in chain.end.node.inner:
-            continue  # nobody downloads by sending; what a cluster makes comes through its own store: these are signs of life
+            continue  # a thread that sends downloads nothing; what a cluster makes comes through its own store: these are heartbeats
         if chain.end.kind not in ("network", NATIVE_WAIT) and not recent.share("http", "ssl"):
             continue
         own, behind = _own(case, chain), _behind(case, chain)
@@ -433,7 +425,7 @@ def _arrived(case: Case, files: frozenset[tuple[int, int]]) -> int:
 
 
 def _trickles(case: Case, files: frozenset[tuple[int, int]]) -> bool:
-    """Whether what arrives there is as little as what keeps the connections of a store alive."""
+    """True if what arrives there is as little as what keeps the connections of a store alive."""
     outside = [key for key in files if _from_outside(case, *key)]
     rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
     return sum(rate or 0.0 for rate in rates) < MOVING_BYTES

@@ -7,7 +7,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, NEARLY_ALL, TWICE
 from perfwatch.triage.slowness import certainty, slow, worst
 from perfwatch.triage.words.frames import show, tags
 from perfwatch.verdict import Alternative, Outcome
@@ -15,8 +15,6 @@ from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
 COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
-COMPILING_SHARE = 0.5
-NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 
 
@@ -34,7 +32,7 @@ def compiling(case: Case) -> Outcome:
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
         awaits = bool(helpers) and not steps
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
-        if share < (NEARLY_ALL if steps else COMPILING_SHARE):
+        if share < (NEARLY_ALL if steps else MOSTLY):
             continue
         whole = case.profile(phase.rank, LATELY_SECONDS)
         again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
@@ -75,8 +73,6 @@ def compiling(case: Case) -> Outcome:
 
 RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
 
-COMES_BACK = 2
-
 
 def recompiling(case: Case) -> Outcome:
     """Fires when the compiler comes back between steps."""
@@ -88,7 +84,7 @@ def recompiling(case: Case) -> Outcome:
     steps = case.steps(rank)
     stretches = len(seen.runs(compiles))
     advanced = steps.advanced > 0 if steps is not None else stepped(seen)
-    if stretches < COMES_BACK or not (advanced or came_back(case, rank, seen)):
+    if stretches < TWICE or not (advanced or came_back(case, rank, seen)):
         return None
     frame = seen.top_line(compiles)
     return slow(
@@ -121,22 +117,22 @@ def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
 
 
 def came_back(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether it did so where nobody counts steps, and they take longer than one looks: in a loop that makes them."""
-    if case.steps(rank) is not None or returns(case.history, seen) < COMES_BACK:
+    """True if it did so in a loop that makes steps, where none are counted and one takes longer than the window."""
+    if case.steps(rank) is not None or returns(case.history, seen) < TWICE:
         return False
     return seen.seen("optimizer") or bool(steps_around(case.history, seen))
 
 
 def compiles(stack: Stack) -> bool:
-    """Whether a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    """True if a stack is inside the compiler, not merely inside a compiled function's wrapper."""
     return "compile" in tags(stack)
 
 
 def stepped(seen: Profile) -> bool:
-    """Whether steps were made between compilations."""
+    """True if steps were made between compilations."""
     return (
         untorn(seen).turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
-        >= COMES_BACK
+        >= TWICE
     )
 
 

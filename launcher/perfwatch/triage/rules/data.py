@@ -29,11 +29,23 @@ from perfwatch.triage.shares.python import (
     shown,
 )
 from perfwatch.triage.shares.starving import Starving, at_lock, awaits_data, hands_on, starving, turns
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOW, MEDIUM
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    LOW,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NOTABLE,
+    TWICE,
+)
 from perfwatch.triage.shares.thrown_away import unfollowed
 from perfwatch.triage.shares.without_steps import STEPS, in_environment, in_rollout, makes_batches
-from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, working, worst
+from perfwatch.triage.slowness import certainty, in_samples, slow, working, worst
 from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes import readings as r
@@ -102,7 +114,7 @@ def _advice(case: Case, found: Starving, computes: bool, uneven: bool, unused: b
 
 
 def _makes_experience(case: Case, found: Starving) -> bool:
-    """Whether most of the waiting is for environments, which reinforcement learning steps in processes of their own.
+    """True if most of the waiting is for environments, which reinforcement learning steps in processes of their own.
 
     They work by turns: one that waits for its next action is as it should be.
     """
@@ -114,8 +126,6 @@ def _makes_experience(case: Case, found: Starving) -> bool:
 STARVED_BY_NETWORK = Cause("starved_by_network", "slow", "network", (Thread, Stack))
 
 OF_REQUESTS = frozenset({"http", "ssl", "selector", "retry"})
-CLIENTS = ("http", "ssl")
-FEW_REQUESTS = 2  # it was seen to come from elsewhere so often: one request that takes long is no part of each step
 
 
 def starved_by_network(case: Case) -> Outcome:
@@ -135,7 +145,7 @@ def starved_by_network(case: Case) -> Outcome:
     return found.finding(
         case,
         STARVED_BY_NETWORK,
-        ceiling=CERTAIN if served is None and (does.where or _by_name(case, found)) else HIGH,
+        ceiling=HIGH if served is not None else CERTAIN if does.where else MEDIUM,
         summary=found.summary(case, f"waiting for the network{peer}"),
         evidence=(
             case.saw(
@@ -153,17 +163,12 @@ def starved_by_network(case: Case) -> Outcome:
     )
 
 
-def _by_name(case: Case, found: Starving) -> bool:
-    """Whether the workers were seen in a client's code: that asks over a network."""
-    return any(seen.share(*CLIENTS) for _, _, seen in found.profiles(case))
-
-
 def _asks_itself(case: Case) -> Outcome:
     found = worst(case, lambda _, seen: seen.share_where(_asks))
     if found is None:
         return None
     rank, seen, lost = found
-    if seen.turns(_asks) < FEW_REQUESTS or not seen.seen(*STEPS):
+    if seen.turns(_asks) < TWICE or not seen.seen(*STEPS):
         return None
     frame = seen.top_line(_asks)
     return slow(
@@ -174,16 +179,14 @@ def _asks_itself(case: Case) -> Outcome:
         frame=frame,
         confidence=min(certainty(lost), HIGH),
         summary=f"the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {show(frame)}",
-        evidence=(
-            case.saw("stack", f"pid {rank.pid}", "is in HTTP", f"{lost:.0%} of {seen.samples} samples", "hardly ever"),
-        ),
+        evidence=(in_samples(case, rank, seen, "is in HTTP", lost, "hardly ever"),),
         alternatives=(Alternative(cause="blocked_network", refuted_by="answers come, and steps go on"),),
         next=(f"ask at {show(frame)} for many steps at once, or in a thread beside training", "ss -tni"),
     )
 
 
 def _asks(stack: Stack) -> bool:
-    """Whether a line of the program has asked by HTTP, for no other known kind of work."""
+    """True if a line of the program has asked by HTTP, for no other known kind of work."""
     return "http" in (found := tags(stack)) and found <= OF_REQUESTS
 
 
@@ -221,9 +224,6 @@ def starved_by_storage(case: Case) -> Outcome:
 
 BLOCK_READS = 256 * 1024  # bytes per second from the block layer: below it the page cache serves
 HARD_READS = 256 * 2**20  # bytes per second: of so many, much of the run time is the kernel's, for the reads
-HARD_SHARE = 0.4
-READING_SHARE = 0.2  # of the looks at workers; those that compute are below 0.1
-WANTING_SHARE = 0.5  # of a core: below it workers wait more than they compute
 
 
 @dataclass(frozen=True)
@@ -243,12 +243,12 @@ class WorkersTime:
     def mostly(self) -> str:
         """``files``, ``sockets``, ``computing``, or ``waiting`` for something else; ``unknown`` before the second look."""
         reads = max(self.files, self.sockets)
-        hard = self.bytes_per_second >= HARD_READS and self.files >= HARD_SHARE
-        if hard or reads >= max(READING_SHARE, self.runs):
+        hard = self.bytes_per_second >= HARD_READS and self.files >= MOSTLY
+        if hard or reads >= max(MUCH, self.runs):
             return "files" if self.files > self.sockets else "sockets"
         if not self.measured:
             return "unknown"
-        return "computing" if self.wants >= WANTING_SHARE else "waiting"
+        return "computing" if self.wants >= MOSTLY else "waiting"
 
 
 def time_of_workers(case: Case, found: Starving) -> WorkersTime:
@@ -261,9 +261,8 @@ def time_of_workers(case: Case, found: Starving) -> WorkersTime:
         own = case.history.rate(r.Thread, pid, tid, of=lambda t: t.read_bytes, seconds=LATELY_SECONDS) or 0.0
         rate += own
         if moved.run_share is not None:
-            computes = moved.run_share - (_in_kernel(case, pid, tid) if own > BLOCK_READS else 0.0)
-            runs.append(max(0.0, computes))
-            wants.append(max(0.0, computes) + (moved.delay_share or 0.0))
+            runs.append(moved.run_share)
+            wants.append(moved.wanted_share)
         for seen in case.history.series(r.Thread, pid, tid, seconds=LATELY_SECONDS):
             looks += 1
             kind = _waits_on(case, seen.reading)
@@ -273,19 +272,14 @@ def time_of_workers(case: Case, found: Starving) -> WorkersTime:
     in_files, in_sockets = (files / looks, sockets / looks) if looks else (0.0, 0.0)
     wanted = median(wants) or 0.0
     by_name = max((seen.share("http", "ssl") for _, _, seen in found.profiles(case)), default=0.0)
-    in_sockets = max(in_sockets, min(by_name, 1.0 - wanted))  # who runs in a client's code waits for no server
+    in_sockets = max(in_sockets, min(by_name, 1.0 - wanted))  # running in a client's code is no wait for a server
     if rate > BLOCK_READS:
         in_files = max(in_files, 1.0 - in_sockets - wanted)
     where = places.most_common(1)[0][0] if places else ""
-    computing = sum(one >= WANTING_SHARE for one in wants)
+    computing = sum(one >= MOSTLY for one in wants)
     return WorkersTime(
         median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, bool(runs) or not running
     )
-
-
-def _in_kernel(case: Case, pid: int, tid: int) -> float:
-    """Share of a core that a thread spends in system calls; of one that reads from a disk, that is reading, not computing."""
-    return case.history.rate(r.Thread, pid, tid, of=lambda t: t.system_seconds, seconds=LATELY_SECONDS) or 0.0
 
 
 def _waits_on(case: Case, thread: r.Thread) -> str:
@@ -316,9 +310,6 @@ def _sources(case: Case, pid: int) -> Iterator[str]:
             yield seen.reading.socket.peer
 
 
-COMPUTING_SHARE = 0.5  # of a core: below it the server waits itself
-
-
 @dataclass(frozen=True)
 class Server:
     """``node``: its busiest thread; ``line``: where that is mostly; ``wants``: a share of a core, waiting for it included."""
@@ -334,8 +325,8 @@ class Server:
 
     @property
     def computes(self) -> bool:
-        """Whether it is behind because of what it computes."""
-        return self.wants >= COMPUTING_SHARE
+        """True if it is behind because of what it computes."""
+        return self.wants >= MOSTLY
 
 
 def server(case: Case, found: Starving) -> Server | None:
@@ -379,9 +370,8 @@ def _peers(case: Case, pid: int, fd: int) -> tuple[int, ...]:
 
 SERIAL_LOADING = Cause("serial_loading", "slow", "data", (Stack,))
 
-PYTHON_SHARE = 0.15  # of samples that are plainly Python or a data library
 RESIDUE = 0.5  # own work is what no other rule knows: one that explains half as much is the better answer
-# What it does, why nobody else does it, where it stands, what helps.
+# What it does, why no other thread does it, where it stands, what helps.
 FETCHES = (
     "prepares its own data", "no worker does it", "is inside the loader's fetch",
     "DataLoader(num_workers=4) moves this out of the training thread",
@@ -399,12 +389,12 @@ def serial_loading(case: Case) -> Outcome:
         return _other_work(case)
     rank, seen, lost = found
     if seen.share_where(lambda stack: fetches(stack) and takes_a_lock(case.history, stack)) >= MOSTLY * lost:
-        return None  # it is kept from its data by who has that lock
+        return None  # the lock holder keeps it from its data
     draws = seen.seen(*STEPS) and seen.share_where(in_own_sampler) >= MOSTLY * lost
     own = in_own_sampler if draws else fetches_itself
     frame = seen.top_line(own if seen.share_where(own) >= MOSTLY * lost else fetches)
     does, why, stands, advice = DRAWS if draws else FETCHES
-    saw = case.saw("stack", f"pid {rank.pid}", stands, f"{lost:.0%} of {seen.samples} samples", "hardly ever")
+    saw = in_samples(case, rank, seen, stands, lost, "hardly ever")
     return slow(
         case,
         SERIAL_LOADING,
@@ -428,12 +418,12 @@ def _other_work(case: Case) -> Outcome:
         if (now := case.progress[rank.pid]).kind == "busy" and now.steps is not None:
             continue  # steps are late: one long phase is no part of each step
         kept = keeps_gil(whole, partial(does_other_work, case)) if native is None else native >= NATIVE_SHARE
-        plain = python >= PYTHON_SHARE or kept
+        plain = python >= NOTABLE or kept
         frame = seen.top_line(works)
         apart = is_apart(case, rank, seen, phase := partial(_works_in, frame, works))
         lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
         if (
-            seen.samples < FEW_SAMPLES
+            seen.samples < ENOUGH_SAMPLES
             or lost < OWN_SHARE
             or not plain
             or not (seen.seen(*STEPS) or computed(case, rank))
@@ -446,7 +436,7 @@ def _other_work(case: Case) -> Outcome:
             lost=lost,
             explains=RESIDUE * lost,
             frame=frame,
-            confidence=HIGH,
+            confidence=MEDIUM if line_of(case.history, frame) is None else HIGH,
             summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}"
             + (", which comes between steps again and again" if apart else ": no worker does it"),
             evidence=shown(case, rank, seen, lost, native),
@@ -469,7 +459,6 @@ def _works_in(frame: Frame | None, works: Callable[[Stack], bool], stack: Stack)
 
 
 SPARE_CORES_FOR_LOADING = 0.25  # with less than that idle, workers would take their time from training itself
-MOSTLY = 0.5  # of the time: beyond it loading is what the run does, whoever gets the CPUs
 
 
 def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
@@ -481,7 +470,7 @@ def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
 
 
 def _sleeps_in_it(case: Case, rank: Member, lost: float) -> bool:
-    """Whether most of it may be a wait for somebody who has a lock: asleep in a futex without a timeout."""
+    """True if most of it may be a wait for a lock holder: asleep in a futex without a timeout."""
     looks = case.history.series(Thread, rank.pid, case.progress[rank.pid].thread, seconds=LATELY_SECONDS)
     waits = [one.reading.wait for one in looks]
     asleep = sum(wait is not None and wait.kind == "futex" and wait.forever for wait in waits)
@@ -492,7 +481,6 @@ BURSTY_LOADING = Cause("bursty_loading", "slow", "data", (Stack,))
 
 LONG_WAIT_SECONDS = 0.2
 FEW_WAITS, MANY_WAITS = 3, 6
-LONG_SHARE = 0.5  # of all the waiting: where short waits make up most of it, the loader is too slow on average
 LONGER = 2.0  # times the steps that do not wait: it waited
 STEPS_BETWEEN = 3.0  # turns of the loop for each long wait; two workers in lockstep are merely too slow
 
@@ -504,7 +492,7 @@ def bursty_loading(case: Case) -> Outcome:
         return None
     waits = found.profile.runs(lambda stack: "loader_wait" in tags(stack))
     long = [end - begin for begin, end in waits if _is_long(begin, end)]
-    if len(long) < FEW_WAITS or sum(long) < LONG_SHARE * sum(end - begin for begin, end in waits):
+    if len(long) < FEW_WAITS or sum(long) < MOSTLY * sum(end - begin for begin, end in waits):
         return None
     between = _steps_per_long_wait(case, found, waits)
     if between < STEPS_BETWEEN:
@@ -553,11 +541,9 @@ def _steps_per_long_wait(case: Case, found: Starving, waits: list[tuple[float, f
 
 WORKER_RESPAWN = Cause("worker_respawn", "slow", "data", (Process, Stack))
 
-GENERATIONS = 2  # of workers, within the samples that are judged
 CHANGING = frozenset({"loader_start", "loader_stop"})
 # Workers that are spawned are started at once and awaited long.
 WAITING = CHANGING | {"loader_wait"}
-LEAST_SHARE = 0.1
 # One that was forked takes its first task within hundredths of a second; one that imports the program is seen at it.
 STARTS_SECONDS = 0.5
 
@@ -574,12 +560,12 @@ def worker_respawn(case: Case) -> Outcome:
         gone = [worker for worker in workers if not worker.alive]
         alive = [worker for worker in workers if worker.alive]
         size = max(1, len(alive))
-        if len(gone) < size or not workers or len(workers) < GENERATIONS * size:
+        if len(gone) < size or not workers or len(workers) < TWICE * size:
             continue
         starts = [_starting(case, worker) for worker in workers]
         changing = sum(one.reading.samples for one in seen.sights if _changes_workers(one, starts))
         lost = changing / seen.samples
-        if lost < LEAST_SHARE:
+        if lost < NOTABLE:
             continue
         frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(WAITING))
         return slow(
@@ -588,7 +574,7 @@ def worker_respawn(case: Case) -> Outcome:
             rank,
             lost=lost,
             frame=frame,
-            confidence=max(0.85, certainty(lost)),
+            confidence=max(HIGH, certainty(lost)),
             summary=f"the DataLoader starts its workers again and again: {len(workers)} worker processes came by, {len(gone)} are gone"
             + (f" (at {show(frame)})" if frame else ""),
             evidence=(
@@ -599,13 +585,7 @@ def worker_respawn(case: Case) -> Outcome:
                     f"{len(workers)} workers seen, {len(alive)} alive",
                     "the same pids all the time",
                 ),
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "starts or awaits workers",
-                    f"{lost:.0%} of {seen.samples} samples",
-                    "once per run",
-                ),
+                in_samples(case, rank, seen, "starts or awaits workers", lost, "once per run"),
             ),
             alternatives=(Alternative(cause="dead_worker", refuted_by="steps go on after each change"),),
             next=("DataLoader(persistent_workers=True), made once, before the first epoch",),
@@ -620,23 +600,15 @@ def _ended_at(case: Case, child: Member) -> float:
 
 
 def _starting(case: Case, worker: Member) -> tuple[float, float]:
-    """From when to when a worker came up: a moment, or until it was last seen to import; not once it was seen at a task."""
+    """From when to when a worker came up: a moment, or until it was last seen to import."""
     first = case.history.series(Process, worker.pid)[0]
     born = first.at - (first.reading.age_seconds or 0.0)
     sights = [one for one in case.history.series(Stack, worker.pid, worker.pid) if one.at > born]
-    begun = max((one.at for one in sights if "import" in tags(one.reading)), default=born) + STARTS_SECONDS
-    at_task = (one.at - one.reading.span_seconds for one in sights if _at_task(one.reading))
-    return born, min(begun, next(at_task, begun))
-
-
-def _at_task(stack: Stack) -> bool:
-    """Whether a worker works at a batch, or asks for one."""
-    found = tags(stack)
-    return "worker" in found and any_tag(found, "fetch", "mp_queue_get")
+    return born, max((one.at for one in sights if "import" in tags(one.reading)), default=born) + STARTS_SECONDS
 
 
 def _changes_workers(one: Seen[Stack], starts: list[tuple[float, float]]) -> bool:
-    """Whether the training thread starts or joins workers, or waits for such as come up: those at work make it wait otherwise.
+    """True if the training thread starts or joins workers, or waits for such as come up: those at work make it wait otherwise.
 
     A sampler of the program's own draws the first batches below the start: that is its time.
     """
@@ -648,7 +620,7 @@ def _changes_workers(one: Seen[Stack], starts: list[tuple[float, float]]) -> boo
 
 
 def _is_worker(case: Case, child: Member) -> bool:
-    """Whether a child is or was a loader's worker; one that was spawned a moment ago still imports the program."""
+    """True if a child is or was a loader's worker; one that was spawned a moment ago still imports the program."""
     if child.role == "worker":
         return True
     found = tags_seen(case.history, child.pid, child.pid)

@@ -21,40 +21,46 @@ from perfwatch.triage.shares.debugging import Aid, aids, profiles, tool_above, w
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import (
-    _HOOKS,
+    HOOK_CALLERS,
+    OWNED_LOOKS,
     CalledBack,
-    _calls_back,
-    _path,
+    callback_path,
     called_back,
+    calls_back,
     keeps_gil,
     native_profile,
     python_called_back,
 )
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.shares.starving import starving, turns
-from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, MEDIUM
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NEARLY_ALL,
+    NOTABLE,
+    TWICE,
+)
 from perfwatch.triage.shares.training import decodes
-from perfwatch.triage.slowness import LOST_SHARE, NOTED, certainty, slow, telling, working, worst
+from perfwatch.triage.slowness import LOST_SHARE, NOTED, certainty, in_samples, slow, telling, working
 from perfwatch.triage.waits.gil import kept_from_gil
 from perfwatch.triage.waits.lock_owners import acquires, free, holds
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.code import calling_line, line_of, lock_taken
 from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags
 from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
-from perfwatch_probes.readings import Frame, GpuSample, SourceLine, Stack, Thread
+from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
-FEW_DUMPS = 2  # with the GIL: fewer are chance
-SURE_BY_DUMPS = {2: 0.8, 3: 0.87}
 RETURNS = 3  # stretches, at least, of what is done in each step
 
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
 
-RUNS = 0.7  # of a core, waiting for one included
-LAUNCHING = 0.5  # of the samples
-SYNCS = 0.1  # of the samples: above it the waits for the card are the better explanation
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
-ONE_FUNCTION = 0.6  # of the samples
 RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
 
 
@@ -67,7 +73,7 @@ def host_bound_python(case: Case) -> Outcome:
         if not has_gaps(one.card) or one.card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
-        if one.runs < RUNS or launching < LAUNCHING or syncs >= SYNCS:
+        if one.runs < MOSTLY or launching < MOSTLY or syncs >= NOTABLE:
             continue
         lost = min(one.card.waiting, launching)
         moved = traffic_mib_per_second(case.history, one.card)
@@ -125,16 +131,16 @@ def _does(one: Accelerated, frame: str | None, plain: bool) -> tuple[str, str]:
 
 
 def _in_function(frame: Frame, stack: Stack) -> bool:
-    """Whether a stack is in the function of a frame, and in nothing that it calls."""
+    """True if a stack is in the function of a frame, and in nothing that it calls."""
     return bool(stack.frames) and (stack.frames[0].function, stack.frames[0].file) == (frame.function, frame.file)
 
 
 def _computes_at(seen: Profile, frame: Frame | None) -> bool:
-    """Whether most of the time goes into Python of one function, which keeps the GIL."""
+    """True if most of the time goes into Python of one function, which keeps the GIL."""
     if frame is None:
         return False
     within = partial(_in_function, frame)
-    return seen.share_where(within) >= ONE_FUNCTION and keeps_gil(seen, within)
+    return seen.share_where(within) >= MOSTLY and keeps_gil(seen, within)
 
 
 GARBAGE_COLLECTION = Cause("garbage_collection", "slow", "user_code", (Stack,))
@@ -156,10 +162,13 @@ COLLECTOR = (
 
 def garbage_collection(case: Case) -> Outcome:
     """Fires when the collector costs a good part of the training thread's time."""
-    found = worst(case, lambda rank, seen: max(_share_of_calls(case, seen), _share_in_collector(case, rank)))
-    if found is None:
+    found = _collecting(case)
+    if not found:
         return None
-    rank, seen, lost = found
+    # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
+    most = max(lost for _, _, lost in found)
+    alike = [one for one in found if one[2] >= NEARLY_ALL * most]
+    rank, seen, lost = max(alike, key=lambda one: (_resident_bytes(case, one[0]), one[2]))
     frame = seen.top_line(lambda stack: collects(case, stack)) or seen.top_line()
     return slow(
         case,
@@ -180,8 +189,21 @@ def garbage_collection(case: Case) -> Outcome:
     )
 
 
+def _collecting(case: Case) -> list[tuple[Member, Profile, float]]:
+    """The ranks in which the collector takes a good part of the time, and how much."""
+    found = [
+        (rank, seen, max(_share_of_calls(case, seen), _share_in_collector(case, rank))) for rank, seen in working(case)
+    ]
+    return [one for one in found if one[2] >= LOST_SHARE]
+
+
+def _resident_bytes(case: Case, rank: Member) -> int:
+    seen = case.history.latest(ProcessUsage, rank.pid)
+    return 0 if seen is None else seen.reading.resident_bytes
+
+
 def collects(case: Case, stack: Stack) -> bool:
-    """Whether a stack stands at a line that calls the collector."""
+    """True if a stack stands at a line that calls the collector."""
     if "gc" in tags(stack):
         return True
     line = calling_line(case.history, stack)
@@ -217,7 +239,7 @@ def debug_apis_on(case: Case) -> Outcome:
 
 
 def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
-    """One or more aids are on, the first of which is the best seen."""
+    """One or more aids are on; the first has the best evidence."""
     lost, sure = max(aid.lost for aid in found), max(aid.sure for aid in found)
     frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
     around = found[0].around
@@ -263,10 +285,7 @@ def _runs_under(case: Case, rank: Member, tool: str) -> Finding:
 
 CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
-ASLEEP_SHARE = 0.5  # of the looks at the thread, for each share of samples at the line
-WORKING_SHARE = 0.2  # of a core: the one that holds it
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
-TAKEN = 2  # times that it was seen to go on
 
 
 def contended_lock(case: Case) -> Outcome:
@@ -291,7 +310,7 @@ def _kept_from_lock(case: Case) -> Finding | None:
             continue
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
         if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
-            continue  # it worked a while ago: who stands now gives nothing back
+            continue  # it worked a while ago: a thread that is blocked now releases nothing
         ceiling = CERTAIN if works else HIGH
         if held is None and (len(busy) > 1 or free(case.history, node)):
             ceiling = MEDIUM
@@ -316,17 +335,17 @@ def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
     tid = case.progress[rank.pid].thread
     looks = case.history.series(Thread, rank.pid, tid, seconds=LATELY_SECONDS)
     asleep = sum(1 for one in looks if (wait := one.reading.wait) and wait.kind == "futex" and wait.forever)
-    if not looks or asleep / len(looks) < ASLEEP_SHARE * lost:
+    if not looks or asleep / len(looks) < MOSTLY * lost:
         return False
     moved = moves(case.history, rank.pid, tid)
-    return case.progress[rank.pid].kind == "moving" or (moved.times >= TAKEN and moved.recurrent)
+    return case.progress[rank.pid].kind == "moving" or (moved.times >= TWICE and moved.recurrent)
 
 
 def _running_threads(case: Case, rank: Member) -> list[int]:
     """The other Python threads that run, the busiest first."""
     others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
     shares = {tid: motion(case.history, rank.pid, tid, LATELY_SECONDS).run_share or 0.0 for tid in others}
-    return sorted((tid for tid in others if shares[tid] >= WORKING_SHARE), key=lambda tid: -shares[tid])
+    return sorted((tid for tid in others if shares[tid] >= MUCH), key=lambda tid: -shares[tid])
 
 
 def _holding(case: Case, rank: Member, line: SourceLine | None) -> int | None:
@@ -350,7 +369,7 @@ def _lock_evidence(
     entity = f"pid {rank.pid} thread {owner.tid}"
     runs = motion(case.history, rank.pid, owner.tid, LATELY_SECONDS).run_share or 0.0
     return (
-        case.saw("stack", f"pid {rank.pid}", "waits for a lock", f"{lost:.0%} of {seen.samples} samples", "below 2 %"),
+        in_samples(case, rank, seen, "waits for a lock", lost, "below 2 %"),
         case.saw("thread", f"pid {rank.pid} thread {tid}", "goes on", f"{moved.times} times", "0 would mean a hang"),
         case.saw("thread", entity, "runs meanwhile", f"{runs:.0%} of a core")
         if works
@@ -366,10 +385,10 @@ def holds_up_steps(case: Case, cause: Cause) -> Finding | None:
     if not found:
         return _in_libraries(case, cause)
     rank, seen, one = max(found, key=lambda each: each[2].share)
-    frame, few = show(one.frame), one.owned < FEW_DUMPS
+    frame, few = show(one.frame), one.owned < TWICE
     inner = show(seen.top_line(lambda stack: called_back(stack) == one.frame))
     at = f", mostly at {inner}" if inner != frame else ""
-    sure = NOTED if few else CERTAIN if one.interpreted is not None else SURE_BY_DUMPS.get(one.owned, CERTAIN)
+    sure = NOTED if few else CERTAIN if one.interpreted is not None else HIGH if one.owned < OWNED_LOOKS else CERTAIN
     return slow(
         case,
         cause,
@@ -409,12 +428,8 @@ def _in_libraries(case: Case, cause: Cause) -> Finding | None:
             confidence=HIGH,
             summary=f"a hook that torch calls within each step computes {share:.0%} of the time, mostly at {show(frame)}, and not in torch",
             evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    "is in another library than torch below a hook",
-                    f"{share:.0%} of {seen.samples} samples",
-                    "arithmetic of torch",
+                in_samples(
+                    case, rank, seen, "is in another library than torch below a hook", share, "arithmetic of torch"
                 ),
             ),
             alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
@@ -424,11 +439,11 @@ def _in_libraries(case: Case, cause: Cause) -> Finding | None:
 
 
 def _hooked_library(stack: Stack) -> bool:
-    """Whether a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
-    path = _path(stack)
+    """True if a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
+    path = callback_path(stack)
     if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
         return False
-    return _calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], _HOOKS)
+    return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
 
 
 def _without_a_card(case: Case, rank: Member) -> CalledBack | None:

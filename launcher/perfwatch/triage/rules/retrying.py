@@ -8,8 +8,19 @@ from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.starving import starving
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOW, MEDIUM
-from perfwatch.triage.slowness import FEW_SAMPLES, certainty, slow, worst
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    LOW,
+    MEDIUM,
+    MOSTLY,
+    NEARLY_ALL,
+    NOW_SECONDS,
+    TWICE,
+)
+from perfwatch.triage.slowness import certainty, slow, worst
 from perfwatch.triage.waits.node import Node, culprit
 from perfwatch.triage.words.backing_off import next_try_seconds, retries
 from perfwatch.triage.words.frames import show, user_frames
@@ -19,15 +30,12 @@ from perfwatch_probes.readings import Stack, Thread
 RESTARTED = "restart_loop"
 RETRYING = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
 
-MOSTLY = 0.5  # of what the workers do
-TRIES = 2  # separate ones, at least
-POLLS_PER_SECOND = 20.0  # rests of milliseconds: who asks so often may poll for what another one makes
-LONG_REST_SECONDS = 4.0  # whose end is worth saying
-WAITED_SECONDS = 10.0  # by the training thread; whether the next try succeeds nobody knows
+POLLS_PER_SECOND = 20.0  # sleeps of milliseconds: such a loop may poll for what another process makes
+WAITED_SECONDS = 10.0  # by the training thread
 
 
 def retrying(case: Case) -> Outcome:
-    """Fires on ranks that are restarted, or where a training thread, or those who make its data, back off again and again."""
+    """Fires on ranks that are restarted, or where a training thread, or a producer of its data, backs off again and again."""
     return restarting(case, RESTARTED) or _backs_off(case) or _workers_back_off(case) or _thread_backs_off(case)
 
 
@@ -38,7 +46,7 @@ def _backs_off(case: Case) -> Finding | None:
     rank, seen, lost = found
     wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
     polls = wakes > POLLS_PER_SECOND
-    if lost < ONLY_TRIES_SHARE and len(seen.runs(lambda stack: retries(case, stack))) < TRIES:
+    if lost < NEARLY_ALL and len(seen.runs(lambda stack: retries(case, stack))) < TWICE:
         return None
     frame = seen.top_line(lambda stack: retries(case, stack))
     rests = seen.share_where(lambda stack: retries(case, stack))
@@ -46,7 +54,7 @@ def _backs_off(case: Case) -> Finding | None:
         f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
     )
     left = next_try_seconds(case, case.chains[rank.pid].start) or 0.0
-    again = f"; it tries again in {left:.0f} s" if left >= LONG_REST_SECONDS else ""
+    again = f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else ""
     return slow(
         case,
         RETRYING,
@@ -85,7 +93,7 @@ def _workers_back_off(case: Case) -> Finding | None:
 
 
 def _thread_backs_off(case: Case) -> Finding | None:
-    """A thread of the rank's own that is to bring what the training thread waits for, and rests before its next try."""
+    """A thread of the rank that must produce what the training thread waits for, and sleeps before its next try."""
     for chain in case.still_chains:
         node, waited = chain.end.node, chain.start.motion.ran_ago_seconds or 0.0
         left = next_try_seconds(case, node)
@@ -107,9 +115,6 @@ def _thread_backs_off(case: Case) -> Finding | None:
     return None
 
 
-GENERATIONS = 2  # generations of one rank
-
-
 def restarting(case: Case, cause: str) -> Finding | None:
     """That ranks end and new ones of the same number take their places; None where none did."""
     found = restarts(case)
@@ -120,11 +125,11 @@ def restarting(case: Case, cause: str) -> Finding | None:
         state="slow",
         summary=(
             f"the launcher restarts the ranks again and again: {found.processes} processes of rank {found.rank} "
-            if found.processes > GENERATIONS
+            if found.processes > TWICE
             else f"the launcher has restarted the ranks once: a second process of rank {found.rank} "
         )
         + f"in {found.seconds:.0f} s",
-        confidence=CERTAIN if found.processes > GENERATIONS else LOW,
+        confidence=CERTAIN if found.processes > TWICE else LOW,
         lost_share=1.0,
         owner="user_code",
         culprits=tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2]),
@@ -142,9 +147,6 @@ def restarting(case: Case, cause: str) -> Finding | None:
     )
 
 
-ONLY_TRIES_SHARE = 0.9  # of the samples
-LONG_ENOUGH_SECONDS = 4.0  # of samples
-WOKEN = 2  # times, at least: a single long sleep may be anything
 WAITS_SHARE = 0.05  # of a core: more is work in the try
 
 Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
@@ -154,22 +156,22 @@ def only_tries(case: Case) -> tuple[Member, Profile, float] | None:
     """The first such rank, with its samples and their share: no step between the tries, and it woke for the next one, or is known to."""
     for rank in case.ranks:
         seen = case.profile(rank, LATELY_SECONDS)
-        if seen.samples < FEW_SAMPLES or seen.seconds < LONG_ENOUGH_SECONDS:
+        if seen.samples < ENOUGH_SAMPLES or seen.seconds < NOW_SECONDS:
             continue
         node = case.chains[rank.pid].start
         share = seen.share_where(lambda stack: retries(case, stack))
-        if share >= ONLY_TRIES_SHARE and (wakes(case, node.pid, node.tid) or next_try_seconds(case, node) is not None):
+        if share >= NEARLY_ALL and (wakes(case, node.pid, node.tid) or next_try_seconds(case, node) is not None):
             return rank, seen, share
         share = _share_in_one_loop(case, node, seen)
-        if share >= ONLY_TRIES_SHARE:
+        if share >= NEARLY_ALL:
             return rank, seen, share
     return None
 
 
 def wakes(case: Case, pid: int, tid: int) -> bool:
-    """Whether a thread came back from its sleep while we watched."""
+    """True if a thread came back from its sleep while we watched."""
     woke = case.history.growth(Thread, pid, tid, of=lambda thread: thread.voluntary_switches)
-    return woke is not None and woke[0] >= WOKEN
+    return woke is not None and woke[0] >= TWICE
 
 
 def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
@@ -179,7 +181,7 @@ def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
     ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
     if len(places) != 1 or ran is None or ran > WAITS_SHARE or seen.seen(*TRAINING_TAGS):
         return 0.0
-    if len(seen.runs(lambda stack: retries(case, stack))) < TRIES:
+    if len(seen.runs(lambda stack: retries(case, stack))) < TWICE:
         return 0.0
     return seen.share_where(lambda stack: not places.isdisjoint(_places(stack)))
 

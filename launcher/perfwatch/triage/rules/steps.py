@@ -1,12 +1,15 @@
 """Training makes no steps, or slower ones than before."""
 
+import math
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, Seen
+from perfwatch.triage.history import History, Seen, median
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import is_in
@@ -16,31 +19,43 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOW, MEDIUM, RUN_SECONDS
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    LOW,
+    MANY_SAMPLES,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NOTABLE,
+    NOW_SECONDS,
+    RUN_SECONDS,
+)
 from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.shares.training import (
     BEGINNING,
-    FEW_ASKED,
     FEW_CLEARS,
     FEW_STEPS,
     KEEPS,
     PASSES,
-    _asked,
-    _cleared,
-    _since_backward,
-    _tests_for_finite,
     accompanies,
     alike,
     asked_by,
+    asked_samples,
     at_a_pass,
     beside_a_step,
     between,
+    cleared_samples,
     clears_only,
     keeps_most,
     looks_at_gradients,
     may_leave_early,
     of_steps,
+    since_backward,
     steps_an_optimizer,
+    tests_for_finite,
     training_loop,
     trains,
     updates,
@@ -64,18 +79,16 @@ WHAT_NEXT = (
     "lower the learning rate",
 )
 # Samples of backward passes before, and their share: 40 others follow with e**-4 by chance.
-FEW_BEFORE, SHARE_BEFORE = 3, 0.1
+FEW_BEFORE = 3
 
 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
 
-FEW_SAMPLES = 40
 BACKWARD_SHARE = 0.05
 BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
-NO_STEP_SECONDS = 5.0  # by the agent's count
 UNKNOWN_PACE_SECONDS = 60.0
 # Times the longest step so far; and where nothing that goes with a step is seen: a wrapper may accumulate gradients over more passes
-# than before, as Accelerate's does, and nobody sees it in the text.
+# than before, as Accelerate's does, and its text does not show it.
 LONGER, FAR_LONGER = 2.5, 30.0
 # Samples of a step that are due by what goes with it: one that is made would be missed with e**-2.5, and with e**-5.
 COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
@@ -88,11 +101,11 @@ def skipping_steps(case: Case) -> Outcome:
         since = LATELY_SECONDS if steps is None or steps.ago_seconds is None else min(LATELY_SECONDS, steps.ago_seconds)
         seen = case.profile(rank, since)
         rests = steps is None or _silent(case, rank, steps) > _longest_step(steps)
-        if rests and seen.samples >= FEW_SAMPLES and (found := leaves_early(case, SKIPPING_STEPS, rank, seen)):
+        if rests and seen.samples >= MANY_SAMPLES and (found := leaves_early(case, SKIPPING_STEPS, rank, seen)):
             return found
         if found := makes_no_gradients(case, SKIPPING_STEPS, rank) or throws_away(case, SKIPPING_STEPS, rank):
             return found
-        if seen.samples < FEW_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
+        if seen.samples < MANY_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
         if seen.turns(_backward) >= BACKWARD_TURNS and (found := _without_update(case, rank, seen, steps, rests)):
             return found
@@ -104,7 +117,7 @@ def _backward(stack: Stack) -> bool:
 
 
 def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | None, rests: bool) -> Finding | None:
-    """Whether no step goes with the backward passes of a rank; ``rests``: none came for longer than is usual, or none is counted."""
+    """A finding if no step goes with the backward passes of a rank; ``rests``: none came for longer than usual, or none is counted."""
     beside, awaited, vanished = due(case, rank, seen), 0.0, False
     if not beside and accumulates(case.history, seen):
         return (
@@ -156,7 +169,7 @@ def _silent(case: Case, rank: Member, steps: StepClock) -> float:
 def _longest_step(steps: StepClock, times: float = LONGER) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
     timed = times * (steps.longest_seconds or 0.0)
-    return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NO_STEP_SECONDS)
+    return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NOW_SECONDS)
 
 
 ONE_ELSEWHERE = 2.5  # samples of a step that are due: beside so many one sample elsewhere is no update
@@ -197,12 +210,11 @@ def _samples_in_backward(seen: Profile) -> list[Seen[Stack]]:
 
 FEW_UPDATES = 5  # times that one was met
 LONGER_RUN = 2.5  # times the most passes that were ever met from one update to the next
-COUNTING_SHARE = 0.5  # of the passes
 DUE_UPDATES = 5.0  # samples of updates, by their share before: none of so many is met by chance with e**-5
 
 
 def updates_vanished(case: Case, rank: Member) -> bool:
-    """Whether many updates were met, and none among so many passes since that several are due."""
+    """True if many updates were met, and none among so many passes since that several are due."""
     sights = case.profile(rank).sights
     *before, since = between(sights, updates)
     runs = [count for run in before if (count := _gradient_samples(case.history, run))]
@@ -223,10 +235,10 @@ def due(case: Case, rank: Member, seen: Profile) -> float:
 
 
 def accumulates(history: History, seen: Profile) -> bool:
-    """Whether by its text the loop that makes most of the passes makes a step only after a number of them, which may grow."""
+    """True if by its text the loop that makes most of the passes makes a step only after a number of them, which may grow."""
     passes = [one.reading for one in seen.sights if "backward" in tags(one.reading)]
     counting = sum(stack.samples for stack in passes if _counts_passes(_around(history, stack)))
-    return counting > COUNTING_SHARE * sum(stack.samples for stack in passes)
+    return counting > MOSTLY * sum(stack.samples for stack in passes)
 
 
 def _around(history: History, stack: Stack) -> list[SourceLine]:
@@ -235,7 +247,7 @@ def _around(history: History, stack: Stack) -> list[SourceLine]:
 
 
 def _counts_passes(around: list[SourceLine]) -> bool:
-    """Whether the innermost loop around a pass tests a count before its step, or is one in a loop that makes the step."""
+    """True if the innermost loop around a pass tests a count before its step, or is one in a loop that makes the step."""
     if not around:
         return False
     within = len(around) > 1 or len(around[0].loops) > 1
@@ -247,7 +259,7 @@ def _gradient_samples(history: History, run: list[Seen[Stack]]) -> int:
 
 
 def _makes_gradients(history: History, stack: Stack) -> bool:
-    """Whether a stack makes gradients, and not for an update of the program's own, which searches for as long as it likes."""
+    """True if a stack makes gradients, and not for an update of the program's own, which searches for as long as it likes."""
     if "backward" not in tags(stack):
         return False
     lines = (line_of(history, frame) for frame in user_frames(stack))
@@ -256,15 +268,13 @@ def _makes_gradients(history: History, stack: Stack) -> bool:
 
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
-LOOKS = 60  # three seconds of samples since the change, in which no other cause was found
-CROWDED_SHARE = 0.15  # waiting for a CPU: then the machine is slower, not the run
-TAKEN_SHARE = 0.3  # of the CPUs, by others: then they may be what makes it slower
-# So little slower it may be where they take less (measured: 1.2 to 1.35 times at 0.16 to 0.24).
-A_LITTLE, SHARED_SHARE = 1.5, 0.1
+MOSTLY_MODEL = 0.7  # of the samples: training that waits for nothing else
+# Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24).
+A_LITTLE = 1.5
 LITTLE_BY_LITTLE = 3.0  # so many times as long, step by step: others come and go, they do not grow
-MODEL_SHARE = 0.5  # most of the line's samples in the model: it may be meant to be given longer inputs
-MOSTLY_MODEL = 0.7
 LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
+QUARTERS = 4  # of the run: by chance four are in order once in 24 times
+ONE_JUMP = 0.7  # of the growth, between two quarters: more is a change, and none that goes on
 MINUTE_SECONDS = 60.0  # of samples, of what the steps are now
 
 
@@ -276,9 +286,11 @@ def regressed(case: Case) -> Outcome:
             continue
         if evaluated(case.history, rank.pid, case.progress[rank.pid].thread, MINUTE_SECONDS):
             continue  # another optimizer than before, whose steps are many evaluations
-        if (delay_share(case, rank.pid) or 0.0) > CROWDED_SHARE:
+        if (delay_share(case, rank.pid) or 0.0) > NOTABLE:
             continue
-        if (grown := growing(steps.intervals)) is not None and case.profile(rank, MINUTE_SECONDS).samples >= LOOKS:
+        if (grown := growing(steps.intervals)) is not None and case.profile(
+            rank, MINUTE_SECONDS
+        ).samples >= MANY_SAMPLES:
             return _grows(case, rank, *grown, len(steps.intervals))
         each = max(1.0, steps.advanced / max(1, len(steps.intervals)))  # brief steps are not all listed
         change = change_point(steps.intervals, each)
@@ -286,7 +298,7 @@ def regressed(case: Case) -> Outcome:
             continue
         index, before, after = change
         ago = each * sum(steps.intervals[index:])
-        if case.profile(rank, ago).samples < LOOKS:
+        if case.profile(rank, ago).samples < MANY_SAMPLES:
             continue  # what the thread is at since then must be known before nothing else is to blame
         by_model = case.profile(rank, ago).share("forward", "backward") >= MOSTLY_MODEL
         sure = _confidence(case, rank, after / before)
@@ -315,11 +327,11 @@ def regressed(case: Case) -> Outcome:
                 "perfwatch replay --at TIME shows the job before and after the change",
             ),
         )
-    return kept_graph(case, REGRESSED)
+    return kept_graph(case, REGRESSED) or _share_grows(case)
 
 
 def _confidence(case: Case, rank: Member, times: float) -> float:
-    shared = taken_by_others(case, rank.pid) >= (TAKEN_SHARE if times >= A_LITTLE else SHARED_SHARE)
+    shared = taken_by_others(case, rank.pid) >= (MUCH if times >= A_LITTLE else NOTABLE)
     return LOW if shared else HIGH
 
 
@@ -328,7 +340,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     seen = case.profile(rank, MINUTE_SECONDS)
     found = carrier(seen, first, last)
     frame, share = found if found is not None else (None, 0.0)
-    by_model = frame is not None and seen.share_where(lambda stack: _in_model(frame, stack)) >= MODEL_SHARE * share
+    by_model = frame is not None and seen.share_where(lambda stack: _in_model(frame, stack)) >= MOSTLY * share
     sure = HIGH if last >= LITTLE_BY_LITTLE * first else _confidence(case, rank, last / first)
     where = f", most of that at {show(frame)}, which takes {share:.0%} of the time now" if frame is not None else ""
     shift = f"{short_time(first)} at first, {short_time(last)} now, mostly in order between, over {count} steps"
@@ -354,8 +366,97 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     )
 
 
+def _share_grows(case: Case) -> Finding | None:
+    """Fires where no steps are counted, and one function takes ever more of the time, while memory grows with it."""
+    for rank in case.ranks:
+        if case.progress[rank.pid].kind != "moving" or case.steps(rank, RUN_SECONDS) is not None:
+            continue
+        seen, grown = case.profile(rank, RUN_SECONDS), _memory_of_parts(case.history, rank.pid)
+        found = _growing_function(seen)
+        if found is None or not _in_order(grown) or grown[-1] - grown[0] < GROWS_BYTES:
+            continue
+        frame, shares = found
+        times = (1.0 - shares[0]) / (1.0 - shares[-1])
+        if seen.share_where(partial(_in_model, frame)) >= MOSTLY * shares[0]:
+            continue  # longer inputs, which may be meant
+        return slow(
+            case,
+            REGRESSED,
+            rank,
+            lost=1.0 - 1.0 / times,
+            explains=shares[-1],
+            frame=frame,
+            confidence=HIGH,
+            summary=f"steps take longer and longer: {show(frame)} takes {shares[-1]:.0%} of the time, {shares[0]:.0%} "
+            f"{seen.seconds:.0f} s ago, and memory grows with it",
+            evidence=(
+                case.saw(
+                    "stack",
+                    f"pid {rank.pid}",
+                    f"ever more of the time is at {show(frame)}",
+                    f"{', '.join(f'{share:.0%}' for share in shares)} of {seen.samples} samples in order",
+                    "one share",
+                ),
+                case.saw(
+                    "process",
+                    f"pid {rank.pid}",
+                    "its memory grows",
+                    f"{(grown[-1] - grown[0]) / 2**20:.0f} MiB in {seen.seconds:.0f} s",
+                    "the same",
+                ),
+            ),
+            alternatives=(Alternative(cause="serial_loading", refuted_by="it took a smaller part of the time before"),),
+            next=(f"look at what {show(frame)} goes through: does it become longer with every step?",),
+        )
+    return None
+
+
+def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
+    """The line whose function takes a larger share in each quarter of the samples, and the shares; None without one.
+
+    What else a step does takes as long as before, so the rest of the time tells how many times as long steps became.
+    """
+    size = len(seen.sights) // QUARTERS
+    parts = [Profile(seen.sights[at * size : (at + 1) * size], seen.seconds) for at in range(QUARTERS)]
+    if seen.seconds < MINUTE_SECONDS or any(one.samples < ENOUGH_SAMPLES or not one.seen("backward") for one in parts):
+        return None
+    for frame in parts[-1].busiest(QUARTERS):
+        shares = [one.share_where(partial(is_in, frame)) for one in parts]
+        rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
+        jump = max(math.log(before / after) for before, after in pairwise(rest))
+        gradual = jump <= ONE_JUMP * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
+        if shares[0] and _in_order(shares) and rest[0] >= A_LITTLE * rest[-1] and gradual:
+            return (frame, [1.0 - one for one in rest]) if _keeps_its_parts(parts[0], parts[-1], frame) else None
+    return None
+
+
+def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
+    """True if the largest part of the rest has the same share of it as before: a part that shrinks makes all others grow."""
+    others = [one for one in first.busiest(QUARTERS) if (one.function, one.file) != (without.function, without.file)]
+    before, after = (
+        [
+            part.share_where(partial(is_in, one)) / (1.0 - part.share_where(partial(is_in, without)))
+            for one in others[:1]
+        ]
+        for part in (first, last)
+    )
+    return all(old < A_LITTLE * new for old, new in zip(before, after, strict=True))
+
+
+def _memory_of_parts(history: History, pid: int) -> list[float]:
+    """The median size of a process in each quarter of the run; empty where it was read too rarely."""
+    looks = history.series(ProcessUsage, pid, seconds=RUN_SECONDS)
+    sizes = [float(one.reading.resident_bytes) for one in looks]
+    size = len(sizes) // QUARTERS
+    return [median(sizes[at * size : (at + 1) * size]) or 0.0 for at in range(QUARTERS)] if size else []
+
+
+def _in_order(values: Sequence[float]) -> bool:
+    return len(values) > 1 and all(before < after for before, after in pairwise(values))
+
+
 def _in_model(frame: Frame, stack: Stack) -> bool:
-    """Whether a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
+    """True if a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
     below = any_tag(inner_tags(stack), "forward", "backward")
     return is_in(frame, stack) and (below or short_name(frame.function) == "forward")
 
@@ -376,7 +477,7 @@ def leaves_early(case: Case, cause: Cause, rank: Member, seen: Profile) -> Findi
         or turns_within(case.history, rank.pid, thread) is not None
     ):
         return None
-    guarded, cleared = _tests_for_finite(found), _cleared(case, rank)
+    guarded, cleared = tests_for_finite(found), cleared_samples(case, rank)
     passes = f"{seen.share('forward'):.0%} of {seen.samples} samples, {cleared} where gradients are cleared, none in backward or a step"
     why = "it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none"
     return slow(
@@ -404,9 +505,9 @@ def leaves_early(case: Case, cause: Cause, rank: Member, seen: Profile) -> Findi
 
 def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None:
     """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
-    since = _since_backward(case.profile(rank, LATELY_SECONDS))
-    asked = _asked(since)
-    if asked < FEW_ASKED or not _followed_before(case.profile(rank)):
+    since = since_backward(case.profile(rank, LATELY_SECONDS))
+    asked = asked_samples(since)
+    if asked < MANY_SAMPLES or not _followed_before(case.profile(rank)):
         return None
     line = next(frame for one in reversed(since.sights) if (frame := asked_by(one.reading)) is not None)
     return slow(
@@ -432,10 +533,10 @@ def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None
 
 
 def _followed_before(ever: Profile) -> bool:
-    """Whether backward passes took a good part of the time, until the last that was seen."""
-    last = len(ever.sights) - len(_since_backward(ever).sights)
+    """True if backward passes took a good part of the time, until the last that was seen."""
+    last = len(ever.sights) - len(since_backward(ever).sights)
     before = Profile(ever.sights[:last], ever.seconds)
-    return before.share("backward") >= SHARE_BEFORE and before.share("backward") * before.samples >= FEW_BEFORE
+    return before.share("backward") >= NOTABLE and before.share("backward") * before.samples >= FEW_BEFORE
 
 
 def kept_graph(case: Case, cause: Cause) -> Finding | None:

@@ -27,7 +27,7 @@ from perfwatch.triage.shares.saving import (
     syncs_little,
     writes_much,
 )
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
 from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, telling, working, worst
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.backing_off import retries
@@ -100,11 +100,9 @@ def slow_checkpoint(case: Case) -> Outcome:
 
 CHECKPOINTING = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 
-SAVING_SHARE = 0.5
 NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
 # Of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint.
 GROWN_BYTES = 2**16
-TRIES = 2  # separate rests after a save that failed
 SYNCS_ = frozenset({"fsync", "fdatasync"})
 TRAINS = frozenset({"backward", "step"})
 
@@ -116,14 +114,14 @@ def checkpointing(case: Case) -> Outcome:
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing = wait is not None and wait.kind == "sync"
         confidence = CERTAIN
-        if share < SAVING_SHARE and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
+        if share < MOSTLY and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
             share, confidence = phase.profile.share_where(is_named_so), HIGH
-            if share < SAVING_SHARE or phase.written_bytes(case) < NAMED_BYTES:
+            if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
         if not moved or comes_back(case, phase.rank, phase.profile):
             continue
-        if len(phase.profile.runs(partial(retries, case))) >= TRIES:
+        if len(phase.profile.runs(partial(retries, case))) >= TWICE:
             continue  # the same save, again and again: it fails
         return phase.finding(
             CHECKPOINTING,
@@ -144,7 +142,7 @@ def checkpointing(case: Case) -> Outcome:
 
 
 def _in_save_loop(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in a save, or rests in a loop of the program's own that writes pieces out and syncs each."""
+    """True if a stack is in a save, or sleeps in a loop of the program that writes pieces out and syncs each."""
     if saves(case, stack):
         return True
     line = calling_line(case.history, stack)
@@ -180,7 +178,6 @@ ADVICE = {
     PICTURES: "hand pictures to a thread or a process that encodes them",
     ROWS: "put the rows of many steps into one transaction (executemany)",
 }
-HALF = 0.5
 STANDS_SECONDS, LONGER_WRITE = 2.0, 3.0  # times the longest write before
 
 
@@ -191,7 +188,7 @@ def slow_output(case: Case) -> Outcome:
         return None
     rank, seen, lost = found
     frame = seen.top_line(lambda stack: _prints(case, stack)) or seen.top_line()
-    what = _what(case, seen, HALF * lost)
+    what = _what(case, seen, MOSTLY * lost)
     return slow(
         case,
         SLOW_OUTPUT,
@@ -219,7 +216,7 @@ def _what(case: Case, seen: Profile, most: float) -> str:
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
     if "log_lock" in found:
-        return False  # who waits for its turn writes nothing
+        return False  # a thread that waits for its turn writes nothing
     if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
         return True
     if _for_device(case, stack):
@@ -233,13 +230,13 @@ def _prints(case: Case, stack: Stack) -> bool:
 
 
 def _for_device(case: Case, stack: Stack) -> bool:
-    """Whether the line waits for a GPU that this process uses, seen or not; writes that block are seen by themselves."""
+    """True if the line waits for a GPU that this process uses, seen or not; writes that block are seen by themselves."""
     uses = bool(regimes(case.history, stack.pid)) or unseen(case.history, stack.pid)
     return uses and in_sync(case.history, stack)
 
 
 def _is_output(call: str) -> bool:
-    """Whether a called name writes for people to read: ``print``, ``sys.stdout.write``, ``logger.info``."""
+    """True if a called name writes for people to read: ``print``, ``sys.stdout.write``, ``logger.info``."""
     owner, _, name = call.rpartition(".")
     if name in WRITING:
         return owner.rsplit(".", 1)[-1] in STREAMS
@@ -247,7 +244,7 @@ def _is_output(call: str) -> bool:
 
 
 def _writes(case: Case, rank: Member) -> bool:
-    """Whether its training thread makes any call that reads or writes, as far as the kernel counts them."""
+    """True if its training thread makes any call that reads or writes, as far as the kernel counts them."""
     return motion(case.history, rank.pid, case.progress[rank.pid].thread).io_calls != 0
 
 

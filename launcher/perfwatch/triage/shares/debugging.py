@@ -9,7 +9,7 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import HIGH, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import HIGH, LATELY_SECONDS, MOSTLY, NOTABLE
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, noted
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import show, tags, user_frames
@@ -21,7 +21,6 @@ PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack wi
 SCHEDULES = frozenset({"schedule", "enabled", "**"})
 ANOMALY = frozenset({"set_detect_anomaly", "detect_anomaly"})
 ANOMALY_SHARE = 0.03  # of the samples
-INSIDE_SHARE = 0.5  # of the samples: a few profiled steps before a long run are no matter
 TOOLS = {  # by comm, which is cut to 15
     "ncu": "Nsight Compute (ncu)",
     "compute-sanitiz": "compute-sanitizer",
@@ -41,7 +40,7 @@ def waiting(case: Case, rank: Member) -> float:
 
 
 def weighed(case: Case, rank: Member) -> bool:
-    """Whether it is known how long the cards of the rank wait for their host: nobody looked at them, or there is none."""
+    """True if it is known how long the cards of the rank wait for their host: they were sampled, or there is none."""
     return bool(regimes(case.history, rank.pid, LATELY_SECONDS)) or not cards_of(case.history, rank.pid).uuids
 
 
@@ -63,11 +62,11 @@ def _line_inside(case: Case, seen: Profile, enters: Callable[[str], bool]) -> Fr
             if line is not None and any(map(enters, line.within)):
                 inside[frame] += one.reading.samples
                 break
-    return inside.most_common(1)[0][0] if inside.total() >= INSIDE_SHARE * seen.samples and inside else None
+    return inside.most_common(1)[0][0] if inside.total() >= MOSTLY * seen.samples and inside else None
 
 
 def _profiles_all(entered: str) -> bool:
-    """Whether a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
+    """True if a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
     name, _, given = entered.rstrip(")").partition("(")
     words = given.split(", ")
     known = name in PROFILERS or bool(PROFILERS_OWN & set(words))  # a trainer's own profiler has a ``profile`` as well
@@ -80,7 +79,7 @@ def formats_stacks(seen: Profile) -> float:
 
 
 def mode_on(case: Case, rank: Member, mode: str) -> bool | None:
-    """Whether something was on in torch after the newest step, as the agent tells; None where nobody told.
+    """True if something was on in torch after the newest step, as the agent reports; None without an agent.
 
     What is switched on for a part of each step only, may be off by then.
     """
@@ -89,7 +88,7 @@ def mode_on(case: Case, rank: Member, mode: str) -> bool | None:
 
 
 def anomaly_on(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether anomaly detection is known to be on: by the agent, or by its own frames (which compiling has as well)."""
+    """True if anomaly detection is known to be on: by the agent, or by its own frames (which compiling has as well)."""
     return bool(mode_on(case, rank, "anomaly_detection")) or seen.share_where(_of_anomaly) >= ANOMALY_SHARE
 
 
@@ -98,7 +97,7 @@ def _of_anomaly(stack: Stack) -> bool:
 
 
 def profiles(stack: Stack) -> bool:
-    """Whether a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
+    """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
     names = {
         frame.function.rsplit(".", 1)[-1]
         for frame in stack.frames
@@ -107,9 +106,7 @@ def profiles(stack: Stack) -> bool:
     return bool(names - {"__enter__", "__exit__", "__init__", "record_function"}) or "_parse_kineto_results" in names
 
 
-STACKS_SHARE = 0.08  # of samples in the formatting of stacks: a healthy loop formats none
 FEWER_STACKS = 0.05  # where they are known to be anomaly detection's
-PROFILER_SHARE = 0.1
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
@@ -143,7 +140,7 @@ def aids(case: Case, rank: Member, seen: Profile) -> tuple[Aid, ...]:
 def _anomaly(case: Case, rank: Member, seen: Profile) -> Aid | None:
     formatting, known, pid = formats_stacks(seen), anomaly_on(case, rank, seen), f"pid {rank.pid}"
     held = min(waiting(case, rank), formatting + seen.share("backward")) if known else 0.0
-    if formatting >= (FEWER_STACKS if known else STACKS_SHARE):
+    if formatting >= (FEWER_STACKS if known else NOTABLE):
         what, share = (
             "anomaly detection formats a stack for each operation",
             f"{formatting:.0%} of {seen.samples} samples",
@@ -158,7 +155,7 @@ def _anomaly(case: Case, rank: Member, seen: Profile) -> Aid | None:
 
 def _profiler(case: Case, rank: Member, seen: Profile) -> Aid | None:
     share = seen.share_where(profiles)
-    if share < PROFILER_SHARE:
+    if share < NOTABLE:
         return None
     observed = f"{share:.0%} of {seen.samples} samples"
     return Aid(case.saw("stack", f"pid {rank.pid}", "a profiler runs in the loop", observed, "0 %"), share, sure=HIGH)

@@ -14,7 +14,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MUCH, NEARLY_ALL, NOTABLE
 from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
@@ -58,26 +58,25 @@ def interpreter_share(case: Case, rank: Member) -> float | None:
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
 OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
 NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
-NEVER_SLEEPS = 0.85  # of a core
 # Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them. A dump may be torn, or a step be made.
 OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
 
 
 def does_other_work(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
+    """True if a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
     works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
     return (works or _unpickles(case, stack) or awaits_a_program(stack)) and not in_save(case, stack)
 
 
 def _unpickles(case: Case, stack: Stack) -> bool:
-    """Whether a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
+    """True if a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
     if not tags(stack) or not tags(stack) <= RECEIVES:
         return False
-    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEVER_SLEEPS
+    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
 
 
 def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
-    """Whether nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
+    """True if nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
     known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
     owned = sum(stack.samples for stack in known if stack.owns_gil)
     released = sum(stack.samples for stack in known) - owned
@@ -105,14 +104,11 @@ _CALLERS: Callers = (
     # Hooks, and the step of an optimizer of the program's own.
     ("torch/optim/optimizer.py", frozenset({"wrapper"}), None),
 )
-_HOOKS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
+HOOK_CALLERS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
-ONE_PATH = 0.9  # of the samples: it stands at one call, and turns in no loop of Python's
 CALLED_BACK_OWNED_PER_RELEASED = (
     4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
 )
-INTERPRETED = 0.2  # of the samples there; the rest is in functions of the interpreter that bear any name
-PLAIN = 0.15  # of the samples there: at lines that call nothing, or builtins: Python alone
 
 
 @dataclass(frozen=True)
@@ -127,20 +123,20 @@ class CalledBack:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is a good part of the time, and nothing speaks against its being Python that computes there."""
-        agrees = self.interpreted is None or self.interpreted >= INTERPRETED * self.share
+        """True if it is a good part of the time, and nothing speaks against its being Python that computes there."""
+        agrees = self.interpreted is None or self.interpreted >= MUCH * self.share
         return self.share >= LOST_SHARE and agrees and self.owned >= CALLED_BACK_OWNED_PER_RELEASED * self.released
 
 
 def called_back(stack: Stack) -> Frame | None:
     """The frame of the program that torch called back, where nothing of torch runs below it; else None."""
-    return path[-1] if (path := _path(stack)) else None
+    return path[-1] if (path := callback_path(stack)) else None
 
 
 def hook_of(stack: Stack) -> Frame | None:
     """The hook of the program's own that a stack is in, or below, whatever runs there; None where it is in none."""
     pairs = zip(stack.frames, stack.frames[1:], strict=False)
-    return next((frame for frame, caller in pairs if is_user(frame) and _calls_back(caller, frame, _HOOKS)), None)
+    return next((frame for frame, caller in pairs if is_user(frame) and calls_back(caller, frame, HOOK_CALLERS)), None)
 
 
 def python_called_back(case: Case, rank: Member) -> CalledBack | None:
@@ -148,16 +144,17 @@ def python_called_back(case: Case, rank: Member) -> CalledBack | None:
     return case.history.once(("called_back", rank.pid), lambda: _python(case, rank))
 
 
-def _path(stack: Stack) -> tuple[Frame, ...]:
+def callback_path(stack: Stack) -> tuple[Frame, ...]:
     """The frames below torch's, innermost first, the one that it called last; empty where torch called nothing back."""
     for index, frame in enumerate(stack.frames):
         if of_torch(frame) and not (index and frame.file.endswith(_DECORATES)):
             path = tuple(one for one in stack.frames[:index] if not of_torch(one))
-            return path if path and is_user(path[-1]) and _calls_back(frame, path[-1]) else ()
+            return path if path and is_user(path[-1]) and calls_back(frame, path[-1]) else ()
     return ()
 
 
-def _calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> bool:
+def calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> bool:
+    """True if a frame of torch calls one of the program's, by a way in ``callers``."""
     return any(
         caller.file.endswith(file)
         and (functions is None or short_name(caller.function) in functions)
@@ -172,7 +169,7 @@ def _python(case: Case, rank: Member) -> CalledBack | None:
     moves = {callee for callee in callees if _moves(case.history, ever, callee)}
 
     def within(stack: Stack) -> bool:
-        path = _path(stack)
+        path = callback_path(stack)
         return bool(path) and (path[-1].function, path[-1].file) in moves and _turns(case.history, stack, path)
 
     if not (share := seen.share_where(within)):
@@ -180,7 +177,7 @@ def _python(case: Case, rank: Member) -> CalledBack | None:
     at: Counter[Frame] = Counter()
     for one in seen.sights:
         if within(one.reading):
-            at[_path(one.reading)[-1]] += one.reading.samples
+            at[callback_path(one.reading)[-1]] += one.reading.samples
     known = [one.reading for one in ever.sights if one.reading.owns_gil is not None and within(one.reading)]
     owned = sum(stack.samples for stack in known if stack.owns_gil)
     released = sum(stack.samples for stack in known if not stack.owns_gil)
@@ -188,7 +185,7 @@ def _python(case: Case, rank: Member) -> CalledBack | None:
 
 
 def _turns(history: History, stack: Stack, path: tuple[Frame, ...]) -> bool:
-    """Whether a loop of the program's is on the way to where a stack stands, and no work that has a name of its own."""
+    """True if a loop of the program's is on the way to where a stack stands, and no work that has a name of its own."""
     if inner_tags(stack):
         return False
     own = [frame for frame in path if is_user(frame)]
@@ -198,18 +195,18 @@ def _turns(history: History, stack: Stack, path: tuple[Frame, ...]) -> bool:
 
 
 def _moves(history: History, seen: Profile, callee: tuple[str, str]) -> bool:
-    """Whether what was called back is seen on several ways through its lines, and at some at which nothing but Python runs.
+    """True if what was called back is seen on several ways through its lines, and at some at which nothing but Python runs.
 
     Of a comprehension only one line shows.
     """
     ways: Counter[tuple[Frame, ...]] = Counter()
     plain = inlined = 0
     for one in seen.sights:
-        path = _path(one.reading)
+        path = callback_path(one.reading)
         if path and (path[-1].function, path[-1].file) == callee and _turns(history, one.reading, path):
             ways[path] += one.reading.samples
             plain += one.reading.samples if is_plain(history, path[0]) else 0
             inlined += one.reading.samples if in_comprehension(history, path[0]) else 0
     total = sum(ways.values())
-    several = total > 0 and max(ways.values()) < ONE_PATH * total
-    return plain > PLAIN * total and (several or inlined > ONE_PATH * total)
+    several = total > 0 and max(ways.values()) < NEARLY_ALL * total
+    return plain > NOTABLE * total and (several or inlined > NEARLY_ALL * total)

@@ -1,4 +1,4 @@
-"""Whether batches arrive and none is trained on: the loop that made steps throws each of them away.
+"""Batches that are taken and dropped: the loop that made steps throws each of them away.
 
 From outside it looks like slow loading, for the training thread waits for data nearly all of the time. What tells them apart: so many
 batches were taken that the steps which they should have led to would have been seen, or counted.
@@ -15,7 +15,7 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, MEDIUM
+from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, MEDIUM, MOSTLY
 from perfwatch.triage.shares.training import FEW_STEPS, made_steps, steps_an_optimizer
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, inside, tags, user_frames
@@ -24,10 +24,8 @@ from perfwatch_probes import readings as r
 UPDATES = ("backward", "optimizer", "scaler")
 PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
-WAITING_SHARE = 0.5  # of the time, for data
-FEW_BATCHES = 20  # tell nothing yet
 STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
-CAUTION = 0.5  # of the time that the passes for a batch were seen to take: the batches are counted by wake-ups, of which there are more
+CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
 FEW_PASSES = 5  # samples, that tell how long they take
 DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
 
@@ -45,13 +43,13 @@ class Discarded:
 
 
 def discarded(case: Case, rank: Member) -> Discarded | None:
-    """What a rank has taken from its loader since its last step, if so much of it was in vain that no step is made any more."""
+    """What a rank has taken from its loader since its last step, if so much of it led to no step that none is made any more."""
     found = _taken(case, rank)
     return found if found is not None and found.sure else None
 
 
 def unfollowed(case: Case, rank: Member) -> bool:
-    """Whether batches were taken and no step was seen that should have been, if any were made."""
+    """True if batches were taken and no step was seen that should have been, if any were made."""
     found = _taken(case, rank)
     return found is not None and found.due >= DUE_SAMPLES
 
@@ -67,7 +65,7 @@ def _find_taken(case: Case, rank: Member) -> Discarded | None:
         return None
     last = max((n for n, one in enumerate(ever) if any_tag(tags(one.reading), *PASSES)), default=-1)
     since = Profile(ever[last + 1 :], 0.0)
-    if not since.sights or since.share_where(awaits_data) < WAITING_SHARE:
+    if not since.sights or since.share_where(awaits_data) < MOSTLY:
         return None
     began = since.sights[0].at - since.sights[0].reading.span_seconds
     seconds = (steps.ago_seconds or 0.0) if counted and steps is not None else case.at - began
@@ -81,7 +79,7 @@ def _find_taken(case: Case, rank: Member) -> Discarded | None:
     before = any(_within(one, loop) for one in ever[: last + 1]) if before is None else before
     sure = 0.0
     if counted and before:
-        sure = CERTAIN if batches >= FEW_BATCHES else 0.0
+        sure = CERTAIN if batches >= ENOUGH_SAMPLES else 0.0
     elif before:
         sure = HIGH if seconds >= temporal(case) and due >= DUE_AFTER_STEPS else 0.0
     elif steps_an_optimizer(line_of(case.history, loop)):
@@ -99,7 +97,7 @@ def _loop(since: Profile) -> r.Frame | None:
 
 
 def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
-    """Whether a stack in a pass that an update follows was called from the function of that loop."""
+    """True if a stack in a pass that an update follows was called from the function of that loop."""
     if not any_tag(tags(one.reading), *UPDATES):
         return False
     return inside(loop, one.reading)
@@ -129,7 +127,7 @@ def _passes_seconds(case: Case, rank: Member, before: Sequence[Seen[r.Stack]]) -
     seen = Profile(tuple(before[passes[0] : passes[-1] + 1]), 0.0)
     begin, end = seen.sights[0].at, seen.sights[-1].at
     batches = _ordered(case, rank, begin, end)
-    return seen.share(*PASSES) * (end - begin) / batches if batches >= FEW_BATCHES else 0.0
+    return seen.share(*PASSES) * (end - begin) / batches if batches >= ENOUGH_SAMPLES else 0.0
 
 
 def _ordered(case: Case, rank: Member, begin: float, end: float) -> int:

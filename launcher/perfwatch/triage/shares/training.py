@@ -10,7 +10,7 @@ from perfwatch.triage.moving.loops import TRAINS
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MANY_SAMPLES, MOSTLY, NEARLY_ALL
 from perfwatch.triage.shares.without_steps import in_environment
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
@@ -28,42 +28,38 @@ from perfwatch.triage.words.frames import (
 )
 from perfwatch_probes.readings import FLAG, Frame, SourceLine, Stack
 
-FEW_KEPT = 40
-FEW_STEPS = 3  # before so many, or where none was timed, nobody knows how long one takes
+FEW_STEPS = 3  # before so many, or where none was timed, the length of a step is unknown
 
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
 PASSES = ("forward", "backward", "loader", "collective")
 LOSSES = "torch/nn/functional.py"
-STEP_PARTS_SHARE = 0.5  # of such samples: of a torn one the outer line may be one that came later
 # Weight of a sample: clipping costs twice a step of SGD without momentum (measured: 86 and 44 us), and zero_grad may, or a look
 # at gradients, cost more than that.
 COMPANION_WEIGHT, CLEARING_WEIGHT = 0.5, 0.25
-FEW_FORWARD = 25  # samples: a training thread would have been seen at backward, too
 GRADIENTS_OFF = frozenset({"no_grad", "inference_mode"})
-WITHOUT_GRADIENTS = 0.95  # of the samples: one that was torn, or whose line was not read
 ASKED_OF_GRADIENTS = frozenset({"isfinite", "isnan", "isinf", "norm"})
 
 
 def steps_an_optimizer(line: SourceLine | None) -> bool:
-    """Whether the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
+    """True if the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
     return line is not None and names(line.loop_calls) >= TRAINS and asks_for_an_update(line.loop_calls)
 
 
 def updates(stack: Stack) -> bool:
-    """Whether a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
+    """True if a stack is in an optimizer's update, not merely in zero_grad, or where the optimizer is made."""
     called = _functions_tagged(stack, "optimizer")
     return bool(called) and not called & NO_UPDATE
 
 
 def makes_gradients(stack: Stack) -> bool:
-    """Whether a stack makes gradients or an update of them: to clear gradients is neither."""
+    """True if a stack makes gradients or an update of them: to clear gradients is neither."""
     return any_tag(tags(stack), "backward", "scaler") or updates(stack)
 
 
 def trains(seen: Profile) -> bool:
-    """Whether any sample does."""
+    """True if any sample does."""
     return seen.share_where(makes_gradients) > 0.0
 
 
@@ -73,19 +69,19 @@ def since_gradients(seen: Profile) -> Profile:
 
 
 def decodes(seen: Profile, steps: StepClock | None) -> bool:
-    """Whether forward passes alone were seen for long: to decode item after item is no training whose launches are slow.
+    """True if forward passes alone were seen for long: to decode item after item is no training whose launches are slow.
 
     Steps that are counted meanwhile are: all but the head may be frozen.
     """
     if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds:
         return False
     since = since_gradients(seen)
-    return since.samples >= FEW_FORWARD and since.share("forward") >= STEP_PARTS_SHARE
+    return since.samples >= ENOUGH_SAMPLES and since.share("forward") >= MOSTLY
 
 
 def without_gradients(history: History, seen: Profile) -> bool:
-    """Whether all of it was in functions that ``torch.no_grad`` or ``inference_mode`` decorates, or in blocks of either."""
-    return seen.share_where(partial(_gradients_off, history)) >= WITHOUT_GRADIENTS
+    """True if all of it was in functions that ``torch.no_grad`` or ``inference_mode`` decorates, or in blocks of either."""
+    return seen.share_where(partial(_gradients_off, history)) >= NEARLY_ALL
 
 
 def _gradients_off(history: History, stack: Stack) -> bool:
@@ -101,23 +97,32 @@ def in_block_without(history: History, stack: Stack) -> Frame | None:
     return None
 
 
+def without_gradients_at(history: History, stack: Stack) -> Frame | None:
+    """The function that switches gradients off around a forward pass, or the line in such a block; None where none does."""
+    if "forward" not in tags(stack):
+        return None
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    decorated = (frame for frame, caller in pairs if "no_grad" in tags_of(caller.function, caller.file))
+    return next(decorated, None) or in_block_without(history, stack)
+
+
 def accompanies(stack: Stack) -> bool:
-    """Whether a stack is in what goes with a step, once for each: it costs up to twice as much (``ONCE``)."""
+    """True if a stack is in what goes with a step, once for each: it costs up to twice as much (``ONCE``)."""
     return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_functions_tagged(stack, "scaler") - EACH_LOSS))
 
 
 def clears(stack: Stack) -> bool:
-    """Whether a stack is in zero_grad, which may cost as much as a plain step."""
+    """True if a stack is in zero_grad, which may cost as much as a plain step."""
     return "zero_grad" in _functions_tagged(stack, "optimizer")
 
 
 def clears_only(line: SourceLine | None) -> bool:
-    """Whether a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
+    """True if a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
     return line is not None and "zero_grad" in names(line.calls) and "step" not in names(line.calls)
 
 
 def looks_at_gradients(history: History, stack: Stack) -> bool:
-    """Whether a stack stands at a line of the program that asks gradients for their size, or whether they are finite."""
+    """True if a stack stands at a line of the program that asks gradients for their size, or whether they are finite."""
     if any_tag(tags(stack), *PASSES) or updates(stack):
         return False
     line = line_of(history, user_frame(stack))
@@ -134,13 +139,13 @@ def beside_a_step(history: History, seen: Profile) -> float:
     parts = seen.share_where(lambda stack: (accompanies(stack) or dearer(stack)) and _part_of_a_step(history, stack))
     return (
         0.0
-        if parts > STEP_PARTS_SHARE * (once + cleared)
+        if parts > MOSTLY * (once + cleared)
         else (COMPANION_WEIGHT * once + CLEARING_WEIGHT * cleared) * seen.samples
     )
 
 
 def _part_of_a_step(history: History, stack: Stack) -> bool:
-    """Whether by its text the loop that makes the passes makes no step: one is made of all its turns.
+    """True if by its text the loop that makes the passes makes no step: one is made of all its turns.
 
     Differentially private training clips the gradient of each example; an attack clears the gradients before each of its passes.
     """
@@ -169,7 +174,6 @@ Place = tuple[tuple[str, str, int], ...]
 
 PLACE_LINES = 2
 USUAL_PASSES = 4.0  # times the usual number of passes from one update that is met to the next: what lasts longer may be something else
-SAME_PLACE_SHARE = 0.5  # of the passes
 
 
 def place(stack: Stack, tag: str) -> Place | None:
@@ -186,19 +190,19 @@ def place(stack: Stack, tag: str) -> Place | None:
 
 
 def of_steps(case: Case, rank: Member, tag: str = "backward") -> frozenset[Place]:
-    """Where passes were met while steps were made, as they were counted or, where nobody counts, as updates were met."""
+    """Where passes were sampled while steps were made, by their count or, without one, by the updates that were sampled."""
     return case.history.once(("passes of steps", rank.pid, tag), lambda: _of_steps(case, rank, tag))
 
 
 def alike(seen: Profile, places: frozenset[Place], tag: str = "backward") -> bool:
-    """Whether most passes are made where those of steps were."""
+    """True if most passes are made where those of steps were."""
     passes = [one.reading for one in seen.sights if tag in tags(one.reading)]
     same = sum(stack.samples for stack in passes if place(stack, tag) in places)
-    return same >= SAME_PLACE_SHARE * sum(stack.samples for stack in passes)
+    return same >= MOSTLY * sum(stack.samples for stack in passes)
 
 
 def made_steps(case: Case, rank: Member, loop: Frame) -> bool | None:
-    """Whether passes of steps were met in the function of a loop, or in what it calls; None where none was met anywhere."""
+    """True if passes of steps were met in the function of a loop, or in what it calls; None where none was met anywhere."""
     places = of_steps(case, rank)
     functions = {(function, file) for found in places for function, file, _ in found}
     return (short_name(loop.function), loop.file) in functions if places else None
@@ -234,7 +238,6 @@ def _places(sights: Iterable[Seen[Stack]], tag: str) -> frozenset[Place]:
 
 
 FEW_CLEARS = 3  # samples: a backward pass and a step cost more than the clearing, and are missed beside it with e**-6
-LOOP_SHARE = 0.5  # of the forward passes
 GUARDS = frozenset({"isfinite", "isnan", "isinf"})
 EVALUATES = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "eval"})
 BEGINNING = ("compile", "import")  # the first pass of a training
@@ -260,10 +263,10 @@ def training_loop(history: History, seen: Profile) -> Loop | None:
     around = [(stack.samples, found) for stack in passes if (found := _loop_around(history, stack)) is not None]
     trains = [(samples, found) for samples, found in around if steps_an_optimizer(found.line)]
     many = sum(samples for samples, _ in trains)
-    if many <= LOOP_SHARE * sum(stack.samples for stack in passes):
+    if many <= MOSTLY * sum(stack.samples for stack in passes):
         return None
     evaluating = sum(samples for samples, found in trains if found.evaluates)
-    return replace(max(trains, key=lambda one: one[0])[1], evaluates=evaluating > LOOP_SHARE * many)
+    return replace(max(trains, key=lambda one: one[0])[1], evaluates=evaluating > MOSTLY * many)
 
 
 def _loop_around(history: History, stack: Stack) -> Loop | None:
@@ -279,7 +282,7 @@ def _loop_around(history: History, stack: Stack) -> Loop | None:
 
 
 def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -> bool:
-    """Whether a flag decides on the backward pass, or gradients are switched off in the loop, around it or where it is called from.
+    """True if a flag decides on the backward pass, or gradients are switched off in the loop, around it or where it is called from.
 
     One function may serve both phases.
     """
@@ -293,34 +296,33 @@ def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -
 
 
 def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:
-    """Whether a loop that trains tests whether something is finite, or clears gradients and makes none.
+    """True if a loop that trains tests whether something is finite, or clears gradients and makes none.
 
     And nothing in it or around says that it evaluates as well.
     """
-    return not loop.evaluates and (_tests_for_finite(loop) or _cleared(case, rank) >= FEW_CLEARS)
+    return not loop.evaluates and (tests_for_finite(loop) or cleared_samples(case, rank) >= FEW_CLEARS)
 
 
-def _tests_for_finite(loop: Loop) -> bool:
+def tests_for_finite(loop: Loop) -> bool:
+    """True if something in the loop tests whether a value is finite."""
     return bool(names(loop.line.loop_calls) & GUARDS)
 
 
-def _cleared(case: Case, rank: Member) -> int:
+def cleared_samples(case: Case, rank: Member) -> int:
     """Samples where gradients are cleared, since the last one in which any were made or used."""
     since = since_gradients(case.profile(rank, LATELY_SECONDS))
     return sum(one.reading.samples for one in since.sights if clears(one.reading))
 
 
-FEW_ASKED = 40  # of forward passes, one after the other
-
-
 def unfollowed(case: Case, rank: Member) -> int:
     """Samples of forward passes that an optimizer's step asked for, if they are many and no backward pass followed; else 0."""
     seen = case.profile(rank, LATELY_SECONDS)
-    asked = _asked(seen)
-    return asked if asked >= FEW_ASKED and not seen.seen("backward") else 0
+    asked = asked_samples(seen)
+    return asked if asked >= MANY_SAMPLES and not seen.seen("backward") else 0
 
 
-def _asked(seen: Profile) -> int:
+def asked_samples(seen: Profile) -> int:
+    """Samples of forward passes that an optimizer's step asked for."""
     return round(seen.share_where(lambda stack: asked_by(stack) is not None) * seen.samples)
 
 
@@ -336,22 +338,19 @@ def asked_by(stack: Stack) -> Frame | None:
     return None
 
 
-def _since_backward(seen: Profile) -> Profile:
+def since_backward(seen: Profile) -> Profile:
     """The samples after the last one in a backward pass."""
     return seen.after_last(lambda stack: "backward" in tags(stack))
 
 
 KEEPS = "retain_graph=True"
-KEPT_GRAPH_SHARE = 0.8  # of the samples: a graph of one step, with two losses and their penalties, takes less
 
 
 def keeps_most(case: Case, rank: Member) -> tuple[float, Frame | None, int] | None:
     """The share of its samples in a backward pass that keeps its graph, where, and of how many, if that is nearly all; else None."""
     seen, keeps = case.profile(rank, LATELY_SECONDS), partial(_keeps, case.history)
     share = seen.share_where(keeps)
-    return (
-        (share, seen.top_line(keeps), seen.samples) if seen.samples >= FEW_KEPT and share >= KEPT_GRAPH_SHARE else None
-    )
+    return (share, seen.top_line(keeps), seen.samples) if seen.samples >= MANY_SAMPLES and share >= NEARLY_ALL else None
 
 
 def _keeps(history: History, stack: Stack) -> bool:

@@ -10,7 +10,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import fetches, prepares
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, NEARLY_ALL
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import (
     any_tag,
@@ -25,7 +25,6 @@ from perfwatch.triage.words.frames import (
 from perfwatch_probes.readings import Frame, SourceLine, Stack
 
 STEPS = ("backward", "optimizer")  # between them a draw is a part of each step; one that lasts is a long phase
-ONE_LOOP_SHARE = 0.9  # of the samples, in that one loop
 LOADING = ("loader", "loader_wait", "fetch", "collate")
 # What looks at a batch, adds up or shows how far it is: no model, and nothing that a program would call its own work.
 LOOKS_AT = frozenset(
@@ -36,7 +35,7 @@ LOOKS_AT = frozenset(
 
 
 def gathers(case: Case, rank: Member) -> Frame | None:
-    """The line of the loop in which a rank goes through its data for nothing but figures; None where it may train, or nobody knows."""
+    """The line of a loop that goes through data for nothing but statistics; None where it may train, or its text is unknown."""
     return case.history.once(("gathers", rank.pid), lambda: _gathering_loop(case, rank))
 
 
@@ -57,7 +56,7 @@ def _gathering_loop(case: Case, rank: Member) -> Frame | None:
     ):
         return None
     loop = _line_of_batches(case.history, seen)
-    if loop is None or seen.share_where(partial(inside, loop)) < ONE_LOOP_SHARE:
+    if loop is None or seen.share_where(partial(inside, loop)) < NEARLY_ALL:
         return None
     line = line_of(case.history, loop)
     return loop if line is not None and _only_looks(line) else None
