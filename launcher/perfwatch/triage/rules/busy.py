@@ -41,7 +41,6 @@ from perfwatch.triage.shares.saving import SYNCS, comes_back
 from perfwatch.triage.shares.starving import starving
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
-    ENOUGH_SAMPLES,
     HIGH,
     LATELY_SECONDS,
     MEDIUM,
@@ -52,7 +51,7 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.shares.training import clears, may_leave_early, training_loop, trains, without_gradients
 from perfwatch.triage.shares.without_steps import gathers, in_environment
-from perfwatch.triage.slowness import NOTED, in_samples
+from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, in_samples
 from perfwatch.triage.waits.asking import asks
 from perfwatch.triage.waits.bringing import asked, asking, helper_at_work, preparing, waited_seconds, writes_go_through
 from perfwatch.triage.waits.chain import Chain
@@ -137,7 +136,7 @@ def evaluating(case: Case) -> Outcome:
     """Fires on a rank with forward passes and neither backward nor optimizer, or one that mostly steps its environment."""
     for rank in case.ranks:
         seen = _lately(case, rank)
-        if seen.samples < ENOUGH_SAMPLES or seen.share("compile", "import") > NOTABLE:
+        if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > NOTABLE:
             continue
         moving = (pid for pid, one in case.progress.items() if one.kind == "moving" and pid != rank.pid)
         if trains_without(case, rank) or (only_receives(case, rank, seen) and any(moving)):
@@ -195,7 +194,7 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 def _lately(case: Case, rank: Member) -> Profile:
     seen, longer = case.profile(rank, WINDOW_SECONDS), case.profile(rank, LATELY_SECONDS)
-    return longer if seen.samples < ENOUGH_SAMPLES or without_gradients(case.history, longer) else seen
+    return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
 
 
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:

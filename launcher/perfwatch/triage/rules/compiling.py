@@ -7,7 +7,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, NEARLY_ALL, TWICE
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, TWICE
 from perfwatch.triage.slowness import certainty, slow, worst
 from perfwatch.triage.words.frames import show, tags
 from perfwatch.verdict import Alternative, Outcome
@@ -16,6 +16,7 @@ from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
+COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 
 
 def compiling(case: Case) -> Outcome:
@@ -32,7 +33,7 @@ def compiling(case: Case) -> Outcome:
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
         awaits = bool(helpers) and not steps
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
-        if share < (NEARLY_ALL if steps else MOSTLY):
+        if share < (COMPILING_SHARE if steps else MOSTLY):
             continue
         whole = case.profile(phase.rank, LATELY_SECONDS)
         again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False

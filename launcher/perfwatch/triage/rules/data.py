@@ -45,7 +45,6 @@ from perfwatch.triage.shares.thrown_away import unfollowed
 from perfwatch.triage.shares.without_steps import STEPS, in_environment, in_rollout, makes_batches
 from perfwatch.triage.slowness import certainty, in_samples, slow, working, worst
 from perfwatch.triage.waits.node import Node, culprit, node_of
-from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Alternative, Finding, Outcome
 from perfwatch_probes import readings as r
@@ -436,7 +435,7 @@ def _other_work(case: Case) -> Outcome:
             lost=lost,
             explains=RESIDUE * lost,
             frame=frame,
-            confidence=MEDIUM if line_of(case.history, frame) is None else HIGH,
+            confidence=HIGH if case.history.entities(r.SourceLine) else MEDIUM,
             summary=f"the training thread does other work than training {lost:.0%} of the time, mostly at {show(frame)}"
             + (", which comes between steps again and again" if apart else ": no worker does it"),
             evidence=shown(case, rank, seen, lost, native),

@@ -268,6 +268,7 @@ def _makes_gradients(history: History, stack: Stack) -> bool:
 
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
+LOOKS = 60  # samples since the change, in which no other cause was found
 MOSTLY_MODEL = 0.7  # of the samples: training that waits for nothing else
 # Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24).
 A_LITTLE = 1.5
@@ -288,9 +289,7 @@ def regressed(case: Case) -> Outcome:
             continue  # another optimizer than before, whose steps are many evaluations
         if (delay_share(case, rank.pid) or 0.0) > NOTABLE:
             continue
-        if (grown := growing(steps.intervals)) is not None and case.profile(
-            rank, MINUTE_SECONDS
-        ).samples >= MANY_SAMPLES:
+        if (grown := growing(steps.intervals)) is not None and case.profile(rank, MINUTE_SECONDS).samples >= LOOKS:
             return _grows(case, rank, *grown, len(steps.intervals))
         each = max(1.0, steps.advanced / max(1, len(steps.intervals)))  # brief steps are not all listed
         change = change_point(steps.intervals, each)
@@ -298,7 +297,7 @@ def regressed(case: Case) -> Outcome:
             continue
         index, before, after = change
         ago = each * sum(steps.intervals[index:])
-        if case.profile(rank, ago).samples < MANY_SAMPLES:
+        if case.profile(rank, ago).samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
         by_model = case.profile(rank, ago).share("forward", "backward") >= MOSTLY_MODEL
         sure = _confidence(case, rank, after / before)
