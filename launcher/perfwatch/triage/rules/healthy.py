@@ -7,6 +7,7 @@ from functools import partial
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import FEW_SECONDS, UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import Regime, regimes, unseen
+from perfwatch.triage.cards.links import traffic_mib_per_second
 from perfwatch.triage.cards.neighbours import unused
 from perfwatch.triage.cards.spinning import spins_on
 from perfwatch.triage.cards.whose import cards_of, name_of
@@ -38,6 +39,7 @@ from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, Sou
 
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 
+COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
 FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 RUNNING_SHARE = 0.4  # of a core
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
@@ -112,7 +114,12 @@ def _uses_a_card(case: Case, rank: Member) -> bool:
 
 
 def _is_given_work(case: Case, card: Regime) -> bool:
-    return (card.kind != "idle" or card.returns > 0) and not _of_others(case, card)
+    return (card.kind != "idle" or card.returns > 0 or _copies(case, card)) and not _of_others(case, card)
+
+
+def _copies(case: Case, card: Regime) -> bool:
+    """True if so much goes over the link of a card that it was given work, though no kernel runs."""
+    return (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
 
 
 def _rests(card: Regime) -> str:
