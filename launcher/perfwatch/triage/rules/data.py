@@ -138,13 +138,16 @@ def starved_by_network(case: Case) -> Outcome:
     served = server(case, found)
     if served is not None and served.computes:
         return None
+    by_name = any(
+        seen.share("http", "ssl") for _, _, seen in found.profiles(case)
+    )  # a client's code asks over a network
     peer = f" ({does.where})" if does.where else ""
     if served is not None:
         peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
     return found.finding(
         case,
         STARVED_BY_NETWORK,
-        ceiling=HIGH if served is not None else CERTAIN if does.where else MEDIUM,
+        ceiling=HIGH if served is not None else CERTAIN if does.where or by_name else MEDIUM,
         summary=found.summary(case, f"waiting for the network{peer}"),
         evidence=(
             case.saw(
