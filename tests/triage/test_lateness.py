@@ -1,6 +1,7 @@
 """A straggler is named together with what holds it back: its loader, its card, its CPUs, or its own line."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -12,12 +13,13 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Frame, Stack, Thread
+from perfwatch_probes.readings import Frame, Process, ProcessUsage, Reading, Stack, Thread
 from tests.cards import bound, h200, under
 from tests.recorded import RECORDINGS, load_case
 from tests.training import TRAIN, confidence_in
 
 FIRES = RECORDINGS / "straggling_rank" / "fires"
+COLLECTS = RECORDINGS / "garbage_collection" / "fires" / "collects_in_each_step"
 
 
 def judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
@@ -134,3 +136,39 @@ def test_a_rank_that_has_just_begun_is_not_late(every: int, late: bool) -> None:
         records.append(record)
 
     assert (judged("straggling_rank-masked", tuple(records)).cause == "straggling_rank") is late
+
+
+def as_rank(reading: Reading, rank: int) -> Reading:
+    """The same of another process, which is this rank of two."""
+    pid = getattr(reading, "pid", None)
+    changed: dict[str, Any] = {} if pid is None else {"pid": pid + rank}
+    if pid is not None and getattr(reading, "tid", None) == pid:
+        changed["tid"] = pid + rank
+    if isinstance(reading, Process):
+        changed |= {"rank": rank, "local_rank": rank, "world_size": 2, "local_world_size": 2}
+    return structs.replace(reading, **changed)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_rank_with_most_objects_is_blamed_where_all_collect_all_the_time(largest: int) -> None:
+    """The others have brief collections, and wait in every step for the one whose collections take long."""
+    recording, at = load_case(COLLECTS), expected_of(COLLECTS).at
+    both = [structs.replace(one, reading=as_rank(one.reading, rank)) for one in recording.records for rank in (0, 1)]
+    pid = next(one.reading.pid for one in recording.records if isinstance(one.reading, Process))
+    sizes = [
+        ProcessUsage(
+            pid=pid + rank,
+            state="R",
+            threads=1,
+            cpu_seconds=1.0,
+            major_faults=0,
+            minor_faults=0,
+            resident_bytes=(3 if rank == largest else 1) << 30,
+        )
+        for rank in (0, 1)
+    ]
+    both += [structs.replace(recording.records[-1], reading=one) for one in sizes]
+    verdict = diagnose(replace(recording, records=tuple(both)).until(at), at)
+
+    assert (verdict.state, verdict.cause) == ("slow", "garbage_collection")
+    assert verdict.culprits[0].rank == largest

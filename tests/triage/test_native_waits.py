@@ -185,7 +185,7 @@ def test_bytes_on_the_connections_of_native_threads_are_a_download() -> None:
 
     seen, unseen = diagnose(recording, at), diagnose(replace(recording, records=descriptors), at)
 
-    assert (seen.state, seen.cause, seen.confidence) == ("busy", "downloading", 0.9)
+    assert (seen.state, seen.cause, seen.confidence) == ("busy", "downloading", 0.95)
     assert (unseen.state, unseen.cause) == ("busy", "waiting_on_work")
     assert unseen.confidence < seen.confidence
 

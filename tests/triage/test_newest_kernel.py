@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.triage.rules import host_bound_python
+from perfwatch.triage.rules import python
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, Process, Thread
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, Training, level
@@ -25,7 +25,7 @@ def test_who_only_decodes_does_not_train_on_a_card_that_waits_for_launches(
     """Item after item, without a gradient: small kernels lie in the nature of that."""
     job = Training().goes_on(8.0, STEPS, load="bf16_matmul").goes_on(6.0, now, load="tiny_kernels")
 
-    assert isinstance(host_bound_python.judge(job.case()), Finding) is told
+    assert isinstance(python.host_bound_python(job.case()), Finding) is told
 
 
 def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
@@ -33,7 +33,7 @@ def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
     job = Training().steps(1, 0.05).goes_on(8.0, STEPS, load="bf16_matmul").steps(160, *[0.05] * 20)
     job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(280, *[0.05] * 20, ago=0.05)
 
-    assert isinstance(host_bound_python.judge(job.case()), Finding)
+    assert isinstance(python.host_bound_python(job.case()), Finding)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_card_that_was_idle_once_and_full_since_waits_for_no_launches(
     for load, seconds in loads:
         job.goes_on(seconds, STEPS, load=load)
 
-    assert isinstance(host_bound_python.judge(job.case()), Finding) is told
+    assert isinstance(python.host_bound_python(job.case()), Finding) is told
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(9, "inconclusive"), (50, "inconclusive"), (62, "hung")])

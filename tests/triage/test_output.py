@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfwatch.triage.rules import slow_output
+from perfwatch.triage.rules import writes
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, SourceLine
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training
@@ -20,7 +20,7 @@ def training() -> Training:
 
 def found(job: Training) -> Finding | None:
     """What the rule says."""
-    outcome = slow_output.judge(job.case())
+    outcome = writes.slow_output(job.case())
     return outcome if isinstance(outcome, Finding) else None
 
 

@@ -1,6 +1,6 @@
 """Work between steps that comes back is told by what it costs in whole periods, and not as the making of data."""
 
-from perfwatch.triage.rules import serial_loading
+from perfwatch.triage.rules import data
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, TRAIN, Training
@@ -11,7 +11,7 @@ VOTES = (Frame("out_of_fold.<locals>.<listcomp>", TRAIN, 50), Frame("out_of_fold
 
 def found(job: Training) -> Finding | None:
     """What the rule says."""
-    outcome = serial_loading.judge(job.case())
+    outcome = data.serial_loading(job.case())
     return outcome if isinstance(outcome, Finding) else None
 
 

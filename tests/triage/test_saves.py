@@ -1,9 +1,14 @@
 """What counts as saves that come back, and what grows: told apart from programs that only look like it."""
 
+from collections.abc import Callable
+
 import pytest
 
-from perfwatch.triage.rules import checkpointing, regressed, slow_checkpoint
-from perfwatch.verdict import Finding
+from perfwatch.triage.case import Case
+from perfwatch.triage.rules.steps import regressed
+from perfwatch.triage.rules.writes import checkpointing, slow_checkpoint
+from perfwatch.triage.shares.thresholds import HIGH
+from perfwatch.verdict import Finding, Outcome
 from perfwatch_probes.readings import FileGrowth, Frame, Wait
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
@@ -14,9 +19,9 @@ ACTIVATIONS = (*FORWARD[:1], Frame("checkpoint", "/app/util.py", 120), Frame("tr
 OWN = (Frame("ranked", "/app/history.py", 9), Frame("train", TRAIN, 15))
 
 
-def found(job: Training, rule: object = slow_checkpoint) -> Finding | None:
+def found(job: Training, rule: Callable[[Case], Outcome] = slow_checkpoint) -> Finding | None:
     """What one rule says."""
-    outcome = rule.judge(job.case())  # type: ignore[attr-defined]
+    outcome = rule(job.case())
     return outcome if isinstance(outcome, Finding) else None
 
 
@@ -111,4 +116,4 @@ def test_what_a_program_packs_itself_is_a_save_by_its_name(name: str) -> None:
     told = found(job)
 
     assert told is not None
-    assert told.confidence == slow_checkpoint.NAMED
+    assert told.confidence == HIGH

@@ -71,6 +71,11 @@ def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member,
     return best if best is not None and best[2] >= LOST_SHARE else None
 
 
+def in_samples(case: Case, rank: Member, seen: Profile, claim: str, share: float, expected: str) -> Evidence:
+    """What a share of the samples of a rank's training thread shows."""
+    return case.saw("stack", f"pid {rank.pid}", claim, f"{share:.0%} of {seen.samples} samples", expected)
+
+
 def telling(case: Case, entity: str, *witnesses: tuple[str, str, float, str, str]) -> tuple[Evidence, ...]:
     """What each witness shows, (witness, claim, share, "of what", expected); one that shows nothing is left out.
 

@@ -1,24 +1,25 @@
-"""Torch.compile (dynamo, inductor, Triton) is compiling."""
+"""torch.compile: the first compilation, and those that come back."""
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
+from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.recompiling import came_back, stepped
-from perfwatch.triage.shares.in_compiler import in_compiler, returns, steps_around
-from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.verdict import Outcome
+from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, TWICE
+from perfwatch.triage.slowness import certainty, slow, worst
+from perfwatch.triage.words.frames import show, tags
+from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
-CAUSE = Cause("compiling", "busy", "user_code", (Thread, Stack))
+COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
 
-COMPILING_SHARE = 0.5
-FIRST = 0.92
-AGAIN = 0.68  # a pass was made before: it may be the second shape, or one of many more to come
-NEARLY_ALL = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
+COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
 
 
-def judge(case: Case) -> Outcome:
+def compiling(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
     helpers = [
         m.pid
@@ -32,9 +33,9 @@ def judge(case: Case) -> Outcome:
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
         awaits = bool(helpers) and not steps
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
-        if share < (NEARLY_ALL if steps else COMPILING_SHARE):
+        if share < (COMPILING_SHARE if steps else MOSTLY):
             continue
-        whole = case.profile(phase.rank, WINDOW_SECONDS)
+        whole = case.profile(phase.rank, LATELY_SECONDS)
         again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
         comes_back = steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank)))
         if comes_back or came_back(case, phase.rank, whole):
@@ -47,9 +48,9 @@ def judge(case: Case) -> Outcome:
         )
         before = (was,) if again else ()
         return phase.finding(
-            CAUSE,
+            COMPILING,
             "torch.compile is compiling" + (", though passes were made before," if again else ""),
-            AGAIN if again else FIRST,
+            MEDIUM if again else CERTAIN,
             (
                 case.saw(
                     "stack",
@@ -71,4 +72,72 @@ def judge(case: Case) -> Outcome:
     return None
 
 
-RULES = (Rule(CAUSE, judge),)
+RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
+
+
+def recompiling(case: Case) -> Outcome:
+    """Fires when the compiler comes back between steps."""
+    found = worst(case, lambda rank, seen: _trained(case, rank, seen).share_where(compiles))
+    if found is None:
+        return None
+    rank, whole, lost = found
+    seen = _trained(case, rank, whole)
+    steps = case.steps(rank)
+    stretches = len(seen.runs(compiles))
+    advanced = steps.advanced > 0 if steps is not None else stepped(seen)
+    if stretches < TWICE or not (advanced or came_back(case, rank, seen)):
+        return None
+    frame = seen.top_line(compiles)
+    return slow(
+        case,
+        RECOMPILING,
+        rank,
+        lost=lost,
+        confidence=certainty(lost) if advanced else min(certainty(lost), HIGH),
+        frame=frame,
+        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, "
+        f"{stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
+        evidence=(
+            case.saw(
+                "stack",
+                f"pid {rank.pid}",
+                "the compiler comes back",
+                f"{stretches} stretches, {lost:.0%} of {seen.samples} samples",
+                "once, at the start",
+            ),
+        ),
+        alternatives=(Alternative(cause="compiling", refuted_by="steps were made in between"),),
+        next=("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+    )
+
+
+def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples since the first step; all of them where a pass is known to have been made before."""
+    begun = seen.sights[0].at - seen.sights[0].reading.span_seconds if seen.sights else 0.0
+    return seen if passed_before(case.history, rank.pid, begun) else since_first_step(case, rank, seen)
+
+
+def came_back(case: Case, rank: Member, seen: Profile) -> bool:
+    """True if it did so in a loop that makes steps, where none are counted and one takes longer than the window."""
+    if case.steps(rank) is not None or returns(case.history, seen) < TWICE:
+        return False
+    return seen.seen("optimizer") or bool(steps_around(case.history, seen))
+
+
+def compiles(stack: Stack) -> bool:
+    """True if a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    return "compile" in tags(stack)
+
+
+def stepped(seen: Profile) -> bool:
+    """True if steps were made between compilations."""
+    return (
+        untorn(seen).turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
+        >= TWICE
+    )
+
+
+RULES = (
+    Rule(COMPILING, compiling),
+    Rule(RECOMPILING, recompiling),
+)

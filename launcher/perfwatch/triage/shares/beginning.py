@@ -1,4 +1,4 @@
-"""Whether a run has only just begun: what its start cost is still in the windows by which slowness is judged."""
+"""The start of a run: its cost is still in the windows by which slowness is judged."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
@@ -16,7 +16,7 @@ NOT_BY_SHARES = frozenset({"restart_loop", "mismatched_collective", "degraded_li
 
 
 def beginning(case: Case) -> bool:
-    """Whether some rank makes its first steps now, or none yet: it is watched from its start, or was seen to import its libraries."""
+    """True if some rank makes its first steps now, or none yet: it is watched from its start, or was seen to import its libraries."""
     return any(_begins(case, rank) or _has_just_imported(case, rank) for rank in case.ranks)
 
 
@@ -33,7 +33,7 @@ def _begins(case: Case, rank: Member) -> bool:
 
 
 def _has_just_imported(case: Case, rank: Member) -> bool:
-    """Whether a module of a library was executed a moment ago: torch imports its compiler with the first optimizer."""
+    """True if a module of a library was executed a moment ago: torch imports its compiler with the first optimizer."""
     return any(_imports(one.reading) for one in case.profile(rank).sights if one.at > case.at - SETTLED_SECONDS)
 
 

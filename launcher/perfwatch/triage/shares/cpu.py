@@ -101,7 +101,7 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
 
 
 def crowds_itself(case: Case, pid: int) -> bool:
-    """Whether the job's own threads are so many for each CPU that whatever it waits for waits for one first."""
+    """True if the job's own threads are so many for each CPU that whatever it waits for waits for one first."""
     cpus, wanted = allowed_cpus(case, pid), demand(case, pid)
     delayed = (delay_share(case, pid) or 0.0) >= DELAYED_SHARE
     return cpus is not None and wanted is not None and delayed and wanted.threads >= BUSY_PER_CPU * cpus + 1

@@ -5,19 +5,20 @@ from collections.abc import Iterable
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import python_threads, tags_seen
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares import thresholds
 from perfwatch.triage.shares.profile import lasting
 from perfwatch.triage.waits.actors import serving
 from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.frames import any_tag, inner_tags, is_user, tags
 from perfwatch_probes import readings as r
 
-WINDOW_SECONDS = 20.0
+WINDOW_SECONDS = thresholds.LATELY_SECONDS
 WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
 
 def works(stack: r.Stack) -> bool:
-    """Whether a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
+    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
     found = tags(stack)
     if "fetch" in found:
         return True
@@ -32,7 +33,7 @@ def works(stack: r.Stack) -> bool:
 
 
 def _awaits_orders(stack: r.Stack) -> bool:
-    """Whether the function that a process was started with asks for the next item itself, rather than one that serves an item."""
+    """True if the function that a process was started with asks for the next item itself, rather than one that serves an item."""
     if not any_tag(inner_tags(stack), "mp_receive"):
         return False
     callers = zip(stack.frames, stack.frames[1:], strict=False)
@@ -41,7 +42,7 @@ def _awaits_orders(stack: r.Stack) -> bool:
 
 
 def imports(stack: r.Stack) -> bool:
-    """Whether a worker that was spawned a moment ago still imports the program."""
+    """True if a worker that was spawned a moment ago still imports the program."""
     found = tags(stack)
     return "import" in found and not any_tag(found, "worker", "pool_worker")
 

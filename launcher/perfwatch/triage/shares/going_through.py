@@ -14,6 +14,7 @@ from perfwatch.triage.moving.working import Work, data_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
+from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS, MEDIUM
 from perfwatch.triage.waits.batches import through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
@@ -23,12 +24,10 @@ from perfwatch.verdict import Finding
 # Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
 # No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.
 LASTS = 0.35
-RECENT_SECONDS = 10.0
-KNOWN, INFERRED = 0.88, 0.72  # whether its loop is known to be one that comes to its end
 
 
 def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
-    """What is said of each rank that has made no step for a good while because somebody goes through data."""
+    """A finding for each rank that has made no step for a while because a thread goes through data."""
     for pid, chain in case.chains.items():
         if case.progress[pid].kind != "moving" and chain.end.kind == "python":
             if goes_through_data(case.history, chain.end.node) and _lasts(case, chain) >= LASTS * temporal(case):
@@ -45,7 +44,7 @@ def _lasts(case: Case, chain: Chain) -> float:
         waits = case.progress[chain.start.pid].kind == "still" and through_a_queue(case, chain)
         return without_a_batch(case, chain)[0] if waits else 0.0
     rank = case.job.members[chain.start.pid]
-    recent = case.profile(rank, RECENT_SECONDS)
+    recent = case.profile(rank, LATELY_SECONDS)
     if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training):
         return 0.0
     return since_training(case, rank)
@@ -60,7 +59,7 @@ def _finding(case: Case, cause: Cause, chain: Chain) -> Finding:
         cause=cause.name,
         state=cause.state,
         summary=f"the training thread {own if _is_its_own(chain) else waits}: {doing}",
-        confidence=KNOWN if counts(case.history, node) else INFERRED,
+        confidence=CERTAIN if counts(case.history, node) else MEDIUM,
         owner=cause.owner,
         culprits=(culprit(node),),
         wait_chain=chain.links,

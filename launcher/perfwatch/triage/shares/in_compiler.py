@@ -1,4 +1,4 @@
-"""Whether a training thread is in torch's compiler, or waits in a backward pass for the thread of the engine that is.
+"""Time in torch's compiler: in the training thread, or in the autograd thread for which its backward pass waits.
 
 The kernels of a backward pass are compiled when it first runs (inductor compiles it lazily), in autograd's own thread: the training thread
 stands in ``backward`` meanwhile, as in any pass, and the card has nothing to do.
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import MOSTLY
 from perfwatch.triage.waits.devices import BEGUN_SECONDS, engine_threads
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, own_frames, tags, tags_of, user_frames
 from perfwatch_probes.readings import Stack, Thread
 
 TRAINS = frozenset({"backward", "step"})
-MOSTLY = 0.5  # of the training thread's samples in backward: an engine that runs no Python has no stack that could be sampled
 
 
 def compiles(stack: Stack) -> bool:
@@ -69,7 +69,7 @@ def returns(history: History, seen: Profile) -> int:
 
 
 def steps_around(history: History, seen: Profile) -> bool | None:
-    """Whether the loop in which it compiles makes steps, as its text says; None where no loop with a backward pass was read.
+    """True if the loop in which it compiles makes steps, as its text says; None where no loop with a backward pass was read.
 
     One that does passes only warms up: each shape is tried once before training.
     """
@@ -95,7 +95,7 @@ def _outermost(stack: Stack) -> tuple[str, str] | None:
 
 
 def passed_before(history: History, pid: int, at: float) -> bool:
-    """Whether a backward pass on a card was over by then."""
+    """True if a backward pass on a card was over by then."""
     for tid in engine_threads(history, pid):
         looks = history.series(Thread, pid, tid)
         ran = next((one for one in looks if (one.reading.run_seconds or 0.0) >= BEGUN_SECONDS), None)

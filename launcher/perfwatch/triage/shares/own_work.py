@@ -19,18 +19,18 @@ _INLINED = re.compile(r"[\[{].*\sfor\s.+\sin\s")
 
 
 def own_work(stack: r.Stack) -> bool:
-    """Whether a stack is in no known kind of work at all: the program's own code, or a library without a tag."""
+    """True if a stack is in no known kind of work at all: the program's own code, or a library without a tag."""
     return bool(stack.frames) and not tags(stack) - {"profiler"}
 
 
 def rests(history: History, stack: r.Stack) -> bool:
-    """Whether a thread stands at a line of its own that sleeps: it does nothing there, for whatever reason."""
+    """True if a thread stands at a line of its own that sleeps: it does nothing there, for whatever reason."""
     line = calling_line(history, stack)
     return line is not None and "sleep" in names(line.calls)
 
 
 def takes_a_lock(history: History, stack: r.Stack) -> bool:
-    """Whether a stack stands at a line of the program that takes a lock, in a wait of ``threading``, or before a logger's handler."""
+    """True if a stack stands at a line of the program that takes a lock, in a wait of ``threading``, or before a logger's handler."""
     if "log_lock" in tags(stack):
         return True
     if "thread_wait" in tags(stack) and tags(stack) <= {"thread_wait"}:
@@ -53,7 +53,7 @@ def own_python(history: History, stack: r.Stack) -> bool:
 
 
 def awaits_a_program(stack: r.Stack) -> bool:
-    """Whether a thread waits in ``subprocess`` for a program that the program's own code has started: that does its work."""
+    """True if a thread waits in ``subprocess`` for a program that the program's own code has started: that does its work."""
     found = tags(stack)
     return (
         "child_wait" in found
@@ -63,13 +63,13 @@ def awaits_a_program(stack: r.Stack) -> bool:
 
 
 def in_comprehension(history: History, frame: r.Frame) -> bool:
-    """Whether a frame of the program's own is a comprehension, or at a line that has one within."""
+    """True if a frame of the program's own is a comprehension, or at a line that has one within."""
     line = line_of(history, frame)
     return short_name(frame.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
 
 
 def fetches_itself(stack: r.Stack) -> bool:
-    """Whether the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
+    """True if the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
     for frame in stack.frames:
         if is_user(frame):
             return fetches(stack)
@@ -79,10 +79,10 @@ def fetches_itself(stack: r.Stack) -> bool:
 
 
 def prepares(stack: r.Stack) -> bool:
-    """Whether a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
+    """True if a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
     return fetches(stack) or in_own_sampler(stack)
 
 
 def fetches(stack: r.Stack) -> bool:
-    """Whether a stack is below a DataLoader's fetch, or its collate function."""
+    """True if a stack is below a DataLoader's fetch, or its collate function."""
     return not tags(stack).isdisjoint(LOADER)

@@ -1,4 +1,4 @@
-"""Whether a rank prepares in Python of its own, before it has ever trained: a vocabulary, an index, a table in memory."""
+"""Preparation in Python before the first step: a vocabulary, an index, a table in memory."""
 
 from collections.abc import Iterable
 
@@ -7,22 +7,22 @@ from perfwatch.triage.moving.loops import TRAINS, counts, releases_gil, turning
 from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.shares.thresholds import MANY_SAMPLES
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import user_frame, user_frames
+from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes.readings import Frame
 
-SAMPLES = 60
 LINES = 2
 UNSURE = 0.55  # of a hang, below what makes a verdict: after the patience nothing is other than before
 
 
 def prepares(case: Case, rank: Member) -> bool:
-    """Whether it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
+    """True if it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
     return has_not_trained(case, rank) and counts(case.history, case.chains[rank.pid].end.node)
 
 
 def goes_through_rounds(case: Case, rank: Member) -> bool:
-    """Whether it has never trained, and turns in loops that have an end within one that waits for a condition.
+    """True if it has never trained, and turns in loops that have an end within one that waits for a condition.
 
     A vocabulary is merged in rounds, each over all of the words: a round ends, and nobody knows how many there will be.
     """
@@ -31,7 +31,7 @@ def goes_through_rounds(case: Case, rank: Member) -> bool:
 
 
 def prepares_natively(case: Case, rank: Member) -> bool:
-    """Whether it does so in many native calls, of numpy say: mostly without the GIL, and in no loop that trains by its text.
+    """True if it does so in many native calls, of numpy say: mostly without the GIL, and in no loop that trains by its text.
 
     A function that turns in a loop of its own may be called from such a loop: a sample of training would have been met by now.
     """
@@ -45,28 +45,21 @@ def prepares_natively(case: Case, rank: Member) -> bool:
     )
 
 
-def called_in_training(case: Case, rank: Member) -> bool:
-    """Whether a loop around all of it trains by its text: it may be the data of each step, or come once between two."""
-    return _in_a_loop_that_trains(
-        case, (frame for one in case.profile(rank).sights for frame in user_frames(one.reading))
-    )
-
-
 def _in_a_loop_that_trains(case: Case, frames: Iterable[Frame | None]) -> bool:
     lines = (line_of(case.history, frame) for frame in set(frames))
     return any(line is not None and names(line.loop_calls) >= TRAINS for line in lines)
 
 
 def has_not_trained(case: Case, rank: Member) -> bool:
-    """Whether it runs Python at several lines, was never seen at training, and nothing remembers any."""
-    # One long call is ``computing_on_host``, and who waits prepares nothing.
+    """True if it runs Python at several lines, was never seen at training, and nothing remembers any."""
+    # One long call is ``computing_on_host``, and a thread that waits prepares nothing.
     return case.chains[rank.pid].end.kind == "python" and _untrained(case, rank)
 
 
 def _untrained(case: Case, rank: Member) -> bool:
     ever = case.profile(rank)
     return (
-        ever.samples >= SAMPLES
+        ever.samples >= MANY_SAMPLES
         and len(ever.lines()) >= LINES
         and not ever.seen(*TRAINING_TAGS)
         and quiet(case, rank).seconds == 0.0  # what remembers training has begun it

@@ -9,24 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History, Seen
+from perfwatch.triage.shares import thresholds
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, show, tags, tags_of, user_frame, user_frames
 from perfwatch_probes import readings as r
 
 HOLD_SECONDS = 260.0  # a calm job is sampled once a minute, one of many processes every four
-UNWATCHED_SECONDS = 0.5  # between two samples: what happened then nobody knows
-ENOUGH_SAMPLES = 20  # to say that a thread is at none of some kind of work
+UNWATCHED_SECONDS = 0.5  # between two samples: longer gaps are unknown
+ENOUGH_SAMPLES = thresholds.ENOUGH_SAMPLES
 # Kinds of work that only a training (or evaluating) thread does.
 TRAINING_TAGS = ("backward", "optimizer", "forward", "loader", "scaler", "collective")
 
 
 def at_training(stack: r.Stack) -> bool:
-    """Whether a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one."""
+    """True if a stack is in training code; a sampler of the program's own, which a loader asks for a batch, may never give one."""
     found = tags(stack).intersection(TRAINING_TAGS)
     return bool(found - {"loader"} if in_own_sampler(stack) else found)
 
 
 def in_own_sampler(stack: r.Stack) -> bool:
-    """Whether a stack is in code of the program's own that a loader asks which samples come next, at a batch or as an epoch begins."""
+    """True if a stack is in code of the program's own that a loader asks which samples come next, at a batch or as an epoch begins."""
     own: r.Frame | None = None
     for frame in stack.frames:
         found = tags_of(frame.function, frame.file)
@@ -63,7 +64,7 @@ class Profile:
         return sum(one.reading.samples for one in self.sights if holds(one.reading)) / total if total else 0.0
 
     def seen(self, *wanted: str) -> bool:
-        """Whether any sample had one of these tags."""
+        """True if any sample had one of these tags."""
         return any(any_tag(tags(one.reading), *wanted) for one in self.sights)
 
     def runs(self, holds: Callable[[r.Stack], bool]) -> list[tuple[float, float]]:
@@ -141,7 +142,7 @@ def profile(history: History, pid: int, tid: int, seconds: float | None = None) 
 
 
 def lasting(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
-    """The same, but of a job that was calm since and at which nobody looked, those of the last look: they hold until the next."""
+    """The same; if a calm job was not sampled since, the samples before: they hold until the next ones."""
     newest = history.newest(r.Stack)
     if seconds is None or newest is None or not seconds < history.at - newest < HOLD_SECONDS:
         return profile(history, pid, tid, seconds)

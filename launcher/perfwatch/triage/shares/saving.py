@@ -1,7 +1,7 @@
-"""When a thread saves, and saves that come back between steps: shared by the rules about checkpoints and those that must not blame them."""
+"""When a thread saves, and saves that come back between steps."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,15 +10,14 @@ from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.rather_computes import rather_computes
-from perfwatch.triage.slowness import LOST_SHARE, WINDOW_SECONDS, working
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MOSTLY, NOTABLE
+from perfwatch.triage.slowness import LOST_SHARE, working
 from perfwatch.triage.words.code import calling_line, line_of, names
-from perfwatch.triage.words.frames import any_tag, short_name, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inner_frames, of_torch, short_name, tags, user_frame, user_frames
 from perfwatch_probes.readings import Stack, Thread
 
 SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
 SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
-MOSTLY = 0.5  # of a phase
 SAVES = frozenset("save save_file savez dump".split())
 EXECUTES = frozenset("execute executemany executescript".split())
 CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
@@ -48,7 +47,7 @@ def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
 
 
 def recurrent_copies(case: Case, rank: Member, seen: Profile) -> Saves | None:
-    """The same of copies of the model in memory, as those make who keep the best weights."""
+    """The same of copies of the model in memory, such as the best weights so far."""
     return _recurrent(case, rank, seen, copying(case, seen))
 
 
@@ -62,7 +61,7 @@ def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack]
 
 
 def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
-    """Whether a phase of a rank that is mostly a save is one of several that are told as what they cost."""
+    """True if a phase of a rank that is mostly a save is one of several that are told as what they cost."""
     if phase.share_where(partial(in_save, case)) < MOSTLY:
         return False
     return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
@@ -70,18 +69,18 @@ def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
 
 def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
     """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
-    if seen.seconds < WINDOW_SECONDS:
+    if seen.seconds < LATELY_SECONDS:
         return 1.0
     return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
 
 
 def in_save(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in a save, by what it calls or by the name of a function of the program's own."""
+    """True if a stack is in a save, by what it calls or by the name of a function of the program's own."""
     return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack) is not False)
 
 
 def is_named_so(stack: Stack) -> bool:
-    """Whether a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    """True if a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
     if any_tag(tags(stack), *TRAINING_TAGS, "fetch"):
         return False  # activation checkpointing; a function that trains and saves
     return any(
@@ -91,7 +90,7 @@ def is_named_so(stack: Stack) -> bool:
 
 
 def saves(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in a save: library frames, or a line of the program that calls save or fsync."""
+    """True if a stack is in a save: library frames, or a line of the program that calls save or fsync."""
     if any_tag(found := tags(stack), "save", "restore"):
         return "restore" not in found
     line = calling_line(case.history, stack)
@@ -103,7 +102,7 @@ def saves(case: Case, stack: Stack) -> bool:
 
 
 def writes_much(case: Case, stack: Stack) -> bool | None:
-    """Whether a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
+    """True if a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
     written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
     calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
     if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
@@ -129,19 +128,39 @@ def copying(case: Case, seen: Profile) -> Callable[[Stack], bool]:
 
 
 def syncs_little(case: Case, stack: Stack) -> bool:
-    """Whether a stack is in a line that forces a little to the disk."""
+    """True if a stack is in a line that forces a little to the disk."""
     line = calling_line(case.history, stack)
     return line is not None and bool(names(line.calls) & SYNCS) and writes_much(case, stack) is False
 
 
 def stores_rows(case: Case, stack: Stack) -> bool:
-    """Whether a training thread is in a line that changes a database or commits to it: each transaction is forced to the disk."""
+    """True if a training thread is in a line that changes a database or commits to it: each transaction is forced to the disk."""
     line = calling_line(case.history, stack)
     if line is None or not was_at(case.history, stack.pid, stack.tid, "backward", "optimizer"):
-        return False  # who fills one before it trains prepares
+        return False  # filling one before training is preparation
     if "commit" in names(line.calls):
         return True
     if names(line.calls) & EXECUTES:
         return bool(CHANGES.search(line.text))
     managed = {f"{one}.{call}" for one in line.within for call in EXECUTES}
     return line.text.lstrip().startswith("with ") and not managed.isdisjoint(line.loop_calls)
+
+
+# What a line calls besides to say something: none of them takes a while.
+OUTPUT_CALLS = frozenset(
+    "print write writelines flush info debug warning error log save dump dumps format str repr int float round len join item"
+    " tolist keys values items get time perf_counter monotonic strftime now state_dict cpu detach open Path basename dict list"
+    " range min max sum zip enumerate isinstance getattr".split()
+)
+
+
+def rather_computes(case: Case, stack: Stack, calls: Collection[str]) -> bool:
+    """True if a line calls something that may compute, and its thread runs nearly all of its time outside of the kernel.
+
+    Where frames of another library than torch lie below the line, they do it: a table that is laid out to be printed.
+    """
+    if names(calls) <= OUTPUT_CALLS or not all(map(of_torch, inner_frames(stack))):
+        return False
+    ran = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.run_seconds, seconds=LATELY_SECONDS)
+    system = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.system_seconds, seconds=LATELY_SECONDS)
+    return ran is not None and system is not None and ran >= MOSTLY and system < NOTABLE * ran

@@ -1,7 +1,4 @@
-"""What the rules about data starvation share: how much of the time the training thread waits for data, and who makes it.
-
-Data is made by DataLoader workers, by a pool or processes of the program's own, or by threads of the rank: ``producers``.
-"""
+"""How much of the time a training thread waits for data, and the workers, processes or threads that make it."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,23 +10,32 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, was_at
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.data_makers import WINDOW_SECONDS, WORKING_SHARE, imports, producers, works
-from perfwatch.triage.shares.gathering import gathers
-from perfwatch.triage.shares.passes import made_steps
+from perfwatch.triage.shares.data_makers import WORKING_SHARE, imports, producers, works
 from perfwatch.triage.shares.profile import Profile, lasting
-from perfwatch.triage.slowness import asleep_share
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NEARLY_ALL,
+    TWICE,
+)
+from perfwatch.triage.shares.training import made_steps
+from perfwatch.triage.shares.without_steps import gathers
+from perfwatch.triage.slowness import LOST_SHARE, asleep_share
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inner_tags, inside, show, tags, user_frame, user_frames
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
+from perfwatch_probes.readings import Descriptor, Stack
 
 WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
-BOTTLENECK_SHARE, NEVER_IDLE = 0.11, 0.9  # less waiting is enough where the workers never wait for work themselves
+BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
-CARD_WAITS = 0.05  # a card that has nothing to do meanwhile is a second witness
-OTHERS_UNSEEN = 0.75  # confidence
-FEW_SAMPLES = 20
-LATELY_SECONDS, STEPS_LATE = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
+LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
@@ -61,7 +67,7 @@ class Starving:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
         found = []
         for pid, tid in self.producers:
-            seen = lasting(case.history, pid, tid, WINDOW_SECONDS)
+            seen = lasting(case.history, pid, tid, LATELY_SECONDS)
             busy = Profile(tuple(one for one in seen.sights if works(one.reading)), seen.seconds)
             if busy.samples:
                 found.append((pid, tid, busy))
@@ -100,10 +106,9 @@ class Starving:
         evidence: tuple[Evidence, ...],
         alternatives: tuple[Alternative, ...] = (),
         next: tuple[str, ...] = (),
-        ceiling: float = 0.97,
+        ceiling: float = CERTAIN,
     ) -> Finding:
-        """A slow finding whose confidence grows with the share of time lost."""
-        confidence = 0.77 + 0.2 * max(-0.3, min(1.0, (self.waiting - WAITING_SHARE) / (SURE_SHARE - WAITING_SHARE)))
+        """A slow finding."""
         waits = case.saw(
             "stack",
             f"pid {self.rank.pid}",
@@ -111,12 +116,12 @@ class Starving:
             f"{self.waiting:.0%} of {self.profile.samples} samples",
             "below 5 %",
         )
-        waiting = [c for c in regimes(case.history, self.rank.pid, WINDOW_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
+        waiting = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
         return Finding(
             cause=cause.name,
             state="slow",
             summary=summary,
-            confidence=round(min(ceiling, self._ceiling(case), confidence + (CARD_WAITS if waiting else 0.0)), 2),
+            confidence=min(ceiling, self._ceiling(case), self._confidence(bool(waiting))),
             owner=cause.owner,
             culprits=tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
             evidence=(waits, *evidence, *(_idles(case, card) for card in waiting)),
@@ -125,10 +130,16 @@ class Starving:
             lost_share=round(self.waiting, 3),
         )
 
+    def _confidence(self, card_waits: bool) -> float:
+        """From the share of time lost; a card that has nothing to do meanwhile is a second source."""
+        if self.waiting >= (WAITING_SHARE if card_waits else SURE_SHARE):
+            return CERTAIN
+        return HIGH if self.waiting >= LOST_SHARE else MEDIUM
+
     def _ceiling(self, case: Case) -> float:
         """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler."""
-        others = [case.profile(rank, WINDOW_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
-        return OTHERS_UNSEEN if any(one.samples < FEW_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
+        others = [case.profile(rank, LATELY_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
+        return MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
     def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
         worker = pid if pid != self.rank.pid else None
@@ -146,7 +157,7 @@ def _idles(case: Case, card: Regime) -> Evidence:
 
 
 def awaits_data(stack: r.Stack) -> bool:
-    """Whether a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
+    """True if a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
     found = tags(stack)
     if "loader_wait" in found:
         return True
@@ -163,8 +174,12 @@ def starving(case: Case) -> Starving | None:
 def _starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
-        seen = case.profile(rank, WINDOW_SECONDS)
-        if seen.samples < FEW_SAMPLES or _stands(case, rank, seen) or saturated(case.history, rank.pid, WINDOW_SECONDS):
+        seen = case.profile(rank, LATELY_SECONDS)
+        if (
+            seen.samples < ENOUGH_SAMPLES
+            or _stands(case, rank, seen)
+            or saturated(case.history, rank.pid, LATELY_SECONDS)
+        ):
             continue
         asleep = _asleep(case, rank)
         waiting = min(seen.share_where(awaits_data), asleep)
@@ -175,7 +190,7 @@ def _starving(case: Case) -> Starving | None:
         makers = producers(case, rank)
         seen = _after_start(case, seen, makers)
         waiting = min(seen.share_where(awaits_data), asleep)
-        if not makers or seen.samples < FEW_SAMPLES:
+        if not makers or seen.samples < ENOUGH_SAMPLES:
             continue
         if _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
@@ -191,13 +206,13 @@ def _asleep(case: Case, rank: Member) -> float:
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
-    """Whether steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
+    """True if steps are what the data is for: a pool or queue may as well serve a preparation, which is no slow training.
 
     A DataLoader says so itself. Else steps are counted, lately, or were seen, or the loop around the wait makes them. None: the
     innermost loop makes none, one around it does, and it was not left yet: a phase between two steps, or a part of each.
     """
     steps = case.progress[rank.pid].steps
-    if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATELY_SECONDS, STEPS_LATE):
+    if steps is not None and steps.ago_seconds is not None and not steps.is_overdue(LATE_SECONDS, LATE_STEPS):
         return True
     if seen.seen("loader_wait"):
         return not _in_another_loop(case, rank, seen)
@@ -224,7 +239,7 @@ def _around(case: Case, seen: Profile) -> list[tuple[r.Frame, r.SourceLine | Non
 
 
 def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether another loop than the one that made steps takes the data: it gathers statistics, or gradients that update nothing.
+    """True if another loop than the one that made steps takes the data: it gathers statistics, or gradients that update nothing.
 
     Where none was met, the loop makes gradients by its text, and none around it a step, or only looks at what it takes.
     """
@@ -240,46 +255,46 @@ def _in_another_loop(case: Case, rank: Member, seen: Profile) -> bool:
 
 
 def _stands(case: Case, rank: Member, seen: Profile) -> bool:
-    """Whether the training thread does not even come back from its wait now and then, or no step is made of what it gets."""
+    """True if the training thread does not even come back from its wait now and then, or no step is made of what it gets."""
     now = case.progress[rank.pid]
     passes = seen.seen("backward", "optimizer", "forward")
-    overdue = now.steps is not None and now.steps.is_overdue(LATELY_SECONDS, STEPS_LATE)
+    overdue = now.steps is not None and now.steps.is_overdue(LATE_SECONDS, LATE_STEPS)
     if overdue and (now.kind == "still" or not passes):
         return True
     if now.kind != "still" or passes:
         return False
     if moves(case.history, rank.pid, now.thread).recurrent:
-        return False  # rounds of a quarter of a minute: between two of them it rests, and was let go on each time
+        return False  # rounds of a quarter of a minute: it sleeps between two of them, and was woken each time
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
 def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
     """Share of the looks at workers in which they work at data; 0 where they were not looked at."""
-    seen = [lasting(case.history, pid, tid, WINDOW_SECONDS) for pid, tid in makers]
+    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
     looks = sum(one.samples for one in seen)
     return sum(one.share_where(works) * one.samples for one in seen) / looks if looks else 0.0
 
 
 def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> bool:
-    """Whether so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
+    """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
     share = _working_share(case, makers)
     if share < WORKING_SHARE:
         return False
-    return waiting >= (BOTTLENECK_SHARE if share >= NEVER_IDLE else WAITING_SHARE)
+    return waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
 
 
 def _never_idle(case: Case, rank: Member, makers: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """The DataLoader workers that always work, while the others rest: a loader hands out batches in turn, and waits for theirs."""
     workers = {worker.pid for worker in case.job.workers(rank.pid)}
-    seen = {key: lasting(case.history, *key, WINDOW_SECONDS) for key in makers if key[0] in workers}
+    seen = {key: lasting(case.history, *key, LATELY_SECONDS) for key in makers if key[0] in workers}
     return tuple(
-        key for key, looks in seen.items() if looks.samples >= FEW_SAMPLES and looks.share_where(works) >= NEVER_IDLE
+        key for key, looks in seen.items() if looks.samples >= ENOUGH_SAMPLES and looks.share_where(works) >= NEARLY_ALL
     )
 
 
 def _waits_for_ranks(seen: Profile) -> bool:
-    """Whether a rank is nearly always where others are waited for, and not short of data itself."""
-    return seen.share("collective", "backward") >= NEVER_IDLE and seen.share_where(awaits_data) < WAITING_SHARE
+    """True if a rank is nearly always where others are waited for, and not short of data itself."""
+    return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
 
 
 def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:
@@ -288,3 +303,79 @@ def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...])
         (one.at for key in makers for one in case.history.series(r.Stack, *key) if imports(one.reading)), default=0.0
     )
     return Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
+
+
+FEW_LOCKED_SAMPLES = 4  # of workers that find it locked by another one
+
+
+@dataclass(frozen=True)
+class Turns:
+    """``waiting``: how many of the workers found it locked by another one; ``holders``: processes that held it meanwhile."""
+
+    lock: str
+    sightings: int
+    waiting: int
+    holders: tuple[int, ...]
+    next: str
+
+
+def turns(case: Case, found: Starving) -> Turns | None:
+    """The lock that the workers of a rank were seen to take in turn; None where there is none."""
+    return at_lock(case, found) or case.history.once(("turns at a file",), lambda: _at_file(case, found))
+
+
+def at_lock(case: Case, found: Starving) -> Turns | None:
+    """A lock between processes, at one line of the program's."""
+    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found))
+
+
+def _at_lock(case: Case, found: Starving) -> Turns | None:
+    seen = {pid: busy for pid, tid, busy in found.profiles(case) if pid == tid}
+    waits = {pid: busy.share_where(_waits_for_lock) * busy.samples for pid, busy in seen.items()}
+    both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
+    looks = sum(busy.samples for busy in seen.values())
+    if len(both) < TWICE or sum(waits.values()) < max(FEW_LOCKED_SAMPLES, MUCH * looks):
+        return None
+    line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
+    return Turns(
+        f"the lock between processes at {line}",
+        round(sum(waits.values())),
+        len(both),
+        both,
+        f"do the slow part outside of the lock at {line}: more workers make it no faster",
+    )
+
+
+def _waits_for_lock(stack: Stack) -> bool:
+    inner = inner_tags(stack)
+    if "mp_lock" not in inner or any_tag(inner, "mp_queue_get", "mp_queue_put"):
+        return False
+    return stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+
+
+def _at_file(case: Case, found: Starving) -> Turns | None:
+    pids = {pid for pid, _ in found.producers}
+    seen: dict[str, list[Descriptor]] = {}
+    for pid in pids:
+        for key in case.history.of(Descriptor, pid):
+            for one in case.history.series(Descriptor, *key, seconds=LATELY_SECONDS):
+                if pids.intersection(one.reading.lock_holders) - {pid}:
+                    seen.setdefault(one.reading.target, []).append(one.reading)
+    if not seen:
+        return None
+    path, looks = max(seen.items(), key=lambda item: len(item[1]))
+    holders = tuple(sorted(pids.intersection(pid for one in looks for pid in one.lock_holders)))
+    waiting = len({one.pid for one in looks})
+    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < TWICE or 2 * waiting <= len(pids):
+        return None
+    advice = "lock for as long as it takes to write, and read before: more workers make it no faster"
+    return Turns(f"a lock on {path}", len(looks), waiting, holders, advice)
+
+
+def hands_on(case: Case, found: Starving) -> bool:
+    """True if most of a rank's waits are at lines that drop what they get, or only fill it and hand it on."""
+    waits = [one for one in found.profile.sights if awaits_data(one.reading) and "loader_wait" not in tags(one.reading)]
+    frames = [(one.reading.samples, user_frame(one.reading)) for one in waits]
+    lines = [(samples, line_of(case.history, frame)) for samples, frame in frames if frame is not None]
+    unused = sum(samples for samples, line in lines if line is not None and line.result)
+    return unused > MOSTLY * sum(samples for samples, _ in frames)

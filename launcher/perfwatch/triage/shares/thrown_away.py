@@ -1,4 +1,4 @@
-"""Whether batches arrive and none is trained on: the loop that made steps throws each of them away.
+"""Batches that are taken and dropped: the loop that made steps throws each of them away.
 
 From outside it looks like slow loading, for the training thread waits for data nearly all of the time. What tells them apart: so many
 batches were taken that the steps which they should have led to would have been seen, or counted.
@@ -13,31 +13,21 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import python_threads, tags_seen
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.due_steps import FEW_STEPS
-from perfwatch.triage.shares.passes import made_steps
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import awaits_data
-from perfwatch.triage.shares.updating import steps_an_optimizer
-from perfwatch.triage.slowness import slow
+from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, MEDIUM, MOSTLY
+from perfwatch.triage.shares.training import FEW_STEPS, made_steps, steps_an_optimizer
 from perfwatch.triage.words.code import line_of
-from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frames
-from perfwatch.verdict import Alternative, Evidence, Finding
+from perfwatch.triage.words.frames import any_tag, inside, tags, user_frames
 from perfwatch_probes import readings as r
 
 UPDATES = ("backward", "optimizer", "scaler")
 PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
-WAITING_SHARE = 0.5  # of the time, for data
-FEW_BATCHES = 20  # tell nothing yet
 STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
-CAUTION = 0.5  # of the time that the passes for a batch were seen to take: the batches are counted by wake-ups, of which there are more
+CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
 FEW_PASSES = 5  # samples, that tell how long they take
 DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
-COUNTED, SEEN = 0.88, 0.78  # by the agent; or steps of that loop were seen before
-BY_TEXT = 0.65  # the loop makes steps by its text alone
-NEXT = "look at what the loop tests of a batch before it trains on it: nothing passes"
-RESUMED = "a run that was resumed skips what it has trained on before: then this ends"
 
 
 @dataclass(frozen=True)
@@ -53,62 +43,19 @@ class Discarded:
 
 
 def discarded(case: Case, rank: Member) -> Discarded | None:
-    """What a rank has taken from its loader since its last step, if so much of it was in vain that no step is made any more."""
+    """What a rank has taken from its loader since its last step, if so much of it led to no step that none is made any more."""
     found = _taken(case, rank)
     return found if found is not None and found.sure else None
 
 
 def unfollowed(case: Case, rank: Member) -> bool:
-    """Whether batches were taken and no step was seen that should have been, if any were made."""
+    """True if batches were taken and no step was seen that should have been, if any were made."""
     found = _taken(case, rank)
     return found is not None and found.due >= DUE_SAMPLES
 
 
 def _taken(case: Case, rank: Member) -> Discarded | None:
     return case.history.once(("thrown away", rank.pid), lambda: _find_taken(case, rank))
-
-
-def throws_away(case: Case, cause: Cause, rank: Member) -> Finding | None:
-    """Fires on a loop that takes batch after batch and makes no step."""
-    found = discarded(case, rank)
-    if found is None:
-        return None
-    steps, line = case.steps(rank), show(found.line)
-    counted: tuple[Evidence, ...] = ()
-    if steps is not None and steps.ago_seconds is not None:
-        told = f"step {steps.count} was {steps.ago_seconds:.0f} s ago"
-        counted = (case.saw("steps", f"pid {rank.pid}", "the count stands still", told, "grows"),)
-    taken = f"about {found.batches} batches"
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=1.0,
-        confidence=found.sure,
-        frame=found.line,
-        summary=f"no step for {found.seconds:.0f} s: batches arrive, {taken} since, and are thrown away at {line}",
-        evidence=(
-            case.saw(
-                "loader",
-                f"pid {rank.pid}",
-                "batches are taken",
-                f"{taken} were ordered in place of those that came, in {found.seconds:.0f} s",
-                "a step for each",
-            ),
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "none is trained on",
-                f"{found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer",
-                "training code after each batch",
-            ),
-            *counted,
-        ),
-        alternatives=(
-            Alternative(cause="starved_by_transforms", refuted_by="batches come, and no step is made of them"),
-        ),
-        next=(NEXT,) if found.sure > BY_TEXT else (NEXT, RESUMED),
-    )
 
 
 def _find_taken(case: Case, rank: Member) -> Discarded | None:
@@ -118,7 +65,7 @@ def _find_taken(case: Case, rank: Member) -> Discarded | None:
         return None
     last = max((n for n, one in enumerate(ever) if any_tag(tags(one.reading), *PASSES)), default=-1)
     since = Profile(ever[last + 1 :], 0.0)
-    if not since.sights or since.share_where(awaits_data) < WAITING_SHARE:
+    if not since.sights or since.share_where(awaits_data) < MOSTLY:
         return None
     began = since.sights[0].at - since.sights[0].reading.span_seconds
     seconds = (steps.ago_seconds or 0.0) if counted and steps is not None else case.at - began
@@ -132,11 +79,11 @@ def _find_taken(case: Case, rank: Member) -> Discarded | None:
     before = any(_within(one, loop) for one in ever[: last + 1]) if before is None else before
     sure = 0.0
     if counted and before:
-        sure = COUNTED if batches >= FEW_BATCHES else 0.0
+        sure = CERTAIN if batches >= ENOUGH_SAMPLES else 0.0
     elif before:
-        sure = SEEN if seconds >= temporal(case) and due >= DUE_AFTER_STEPS else 0.0
+        sure = HIGH if seconds >= temporal(case) and due >= DUE_AFTER_STEPS else 0.0
     elif steps_an_optimizer(line_of(case.history, loop)):
-        sure = BY_TEXT if due >= DUE_SAMPLES else 0.0
+        sure = MEDIUM if due >= DUE_SAMPLES else 0.0
     return Discarded(batches, seconds, _discards_at(since, loop) or loop, since, due, sure)
 
 
@@ -150,7 +97,7 @@ def _loop(since: Profile) -> r.Frame | None:
 
 
 def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
-    """Whether a stack in a pass that an update follows was called from the function of that loop."""
+    """True if a stack in a pass that an update follows was called from the function of that loop."""
     if not any_tag(tags(one.reading), *UPDATES):
         return False
     return inside(loop, one.reading)
@@ -180,7 +127,7 @@ def _passes_seconds(case: Case, rank: Member, before: Sequence[Seen[r.Stack]]) -
     seen = Profile(tuple(before[passes[0] : passes[-1] + 1]), 0.0)
     begin, end = seen.sights[0].at, seen.sights[-1].at
     batches = _ordered(case, rank, begin, end)
-    return seen.share(*PASSES) * (end - begin) / batches if batches >= FEW_BATCHES else 0.0
+    return seen.share(*PASSES) * (end - begin) / batches if batches >= ENOUGH_SAMPLES else 0.0
 
 
 def _ordered(case: Case, rank: Member, begin: float, end: float) -> int:

@@ -10,17 +10,13 @@ import msgspec
 
 from perfwatch.text import short_time
 from perfwatch.triage.case import Case
+from perfwatch.triage.shares.thresholds import MUCH, NOTABLE
 from perfwatch.verdict import Evidence, Finding
 from perfwatch_probes.readings import TorchTrace
 
 WITNESS = "torch_trace"
 LONGEST_AGO_SECONDS = 900.0  # an older trace is of other training
 DOUBT_LEFT = 0.6  # of the doubt that remains when a trace agrees
-LAUNCHING = 0.1  # of the window, with the card idle: below it a trace does not speak of launches
-EXPOSED = 0.05  # of the window: collectives, copies
-WAITS = 0.1  # of the window in calls that wait for the card
-FULL_PRECISION = 0.2  # of the card's busy time
-NO_DATA = 0.1  # of the window, with the card idle and the training thread waiting for data
 
 # What a trace says: the claim, what was seen, what would be expected, and the name that it gives (a module, a kernel, a line).
 Said = tuple[str, str, str, str]
@@ -59,7 +55,7 @@ def _with(case: Case, finding: Finding, pid: int, said: Said) -> Finding:
 
 
 def _launches(trace: TorchTrace) -> Said | None:
-    if (trace.launch_bound_share or 0.0) < LAUNCHING:
+    if (trace.launch_bound_share or 0.0) < NOTABLE:
         return None
     kernels = f", {trace.kernels_in_step:,.0f} kernels a step" if trace.kernels_in_step else ""
     where = [*trace.idle_modules, *trace.idle_frames]
@@ -76,7 +72,7 @@ def _launches(trace: TorchTrace) -> Said | None:
 
 def _waits(trace: TorchTrace) -> Said | None:
     waiting = sum(one.seconds for one in trace.syncs)
-    if waiting < WAITS * trace.window_seconds or not trace.syncs:
+    if waiting < NOTABLE * trace.window_seconds or not trace.syncs:
         return None
     worst = trace.syncs[0]
     return (
@@ -90,7 +86,7 @@ def _waits(trace: TorchTrace) -> Said | None:
 def _communicates(trace: TorchTrace) -> Said | None:
     exposed = trace.exposed_communication_share or 0.0
     collectives = [one for one in trace.kernels if one.exposed_seconds]
-    if exposed < EXPOSED or not collectives:
+    if exposed < NOTABLE or not collectives:
         return None
     worst = max(collectives, key=lambda one: one.exposed_seconds or 0.0)
     return (
@@ -103,7 +99,7 @@ def _communicates(trace: TorchTrace) -> Said | None:
 
 def _copies(trace: TorchTrace) -> Said | None:
     exposed = trace.exposed_copy_share or 0.0
-    if exposed < EXPOSED:
+    if exposed < NOTABLE:
         return None
     pageable = f"{trace.pageable_copies} copies from pageable memory" if trace.pageable_copies else ""
     return (
@@ -116,7 +112,7 @@ def _copies(trace: TorchTrace) -> Said | None:
 
 def _full_precision(trace: TorchTrace) -> Said | None:
     share = trace.full_precision_gemm_share or 0.0
-    if share < FULL_PRECISION:
+    if share < MUCH:
         return None
     longest = next((one.name for one in trace.kernels if one.family == "gemm"), "")
     return (
@@ -131,7 +127,7 @@ def _starves(trace: TorchTrace) -> Said | None:
     if trace.gpu_busy_share is None:
         return _waits_for_data(trace)
     share = trace.idle.get("data", 0.0)
-    if share < NO_DATA:
+    if share < NOTABLE:
         return None
     return (
         "the card is idle while the training thread waits for the DataLoader",
@@ -144,7 +140,7 @@ def _starves(trace: TorchTrace) -> Said | None:
 def _waits_for_data(trace: TorchTrace) -> Said | None:
     """Of a training on the CPU: by the steps themselves."""
     share = trace.phases.get("data", 0.0) / trace.step_seconds if trace.step_seconds else 0.0
-    if share < NO_DATA:
+    if share < NOTABLE:
         return None
     return (
         "the training thread waits for the DataLoader",

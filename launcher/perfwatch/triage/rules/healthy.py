@@ -1,0 +1,323 @@
+"""Steps go on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from perfwatch.text import short_time
+from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
+from perfwatch.triage.cards.gpu import Regime, regimes, spins_on, unseen
+from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.neighbours import unused
+from perfwatch.triage.cards.thresholds import FEW_SECONDS
+from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.lateness import waiting_share, who_train
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.budget import Bin, Budget, budget
+from perfwatch.triage.shares.own_work import rests
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
+from perfwatch.triage.shares.python import (
+    NATIVE_SHARE,
+    OWN_SHARE,
+    keeps_gil,
+    native_python_share,
+    python_called_back,
+)
+from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, MUCH, NOTABLE
+from perfwatch.triage.shares.training import keeps_most, unfollowed, updates, without_gradients_at
+from perfwatch.triage.slowness import asleep_share, in_samples
+from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
+from perfwatch.triage.words.code import is_plain, line_of
+from perfwatch.triage.words.frames import is_user, show, tags
+from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing
+from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, SourceLine, Stack, Thread
+
+CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
+
+COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
+FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
+RUNNING_SHARE = 0.4  # of a core
+PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
+MOMENT_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
+
+
+def cpu_training(case: Case) -> Outcome:
+    """Fires when every rank computes most of the time."""
+    trainers = who_train(case)
+    if not trainers or any(case.progress[rank.pid].kind != "moving" for rank in trainers):
+        return None
+    shares = [_computes(case, rank) for rank in trainers]
+    runs = [
+        motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share or 0.0
+        for rank in trainers
+    ]
+    if min(shares) < MOSTLY or min(runs) < RUNNING_SHARE:
+        return None
+    cards = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
+    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, MOMENT_SECONDS)]
+    if any(_is_given_work(case, card) for card in (*cards, *lately)):
+        return None  # judged by its cards
+    if not cards and any(_uses_a_card(case, rank) for rank in trainers):
+        lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
+        return Abstention(cause=CPU_TRAINING.name, missing=(lacking,))
+    return _goes_on(case, trainers, min(shares), min(runs), cards)
+
+
+def _computes(case: Case, rank: Member) -> float:
+    """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
+    spent = budget(case, rank)
+    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > SURE_SHARE:
+        return 0.0
+    wait = gil_wait(case, rank)  # for a thread of its own process
+    if wait is not None and wait.share >= GIL_SHARE:
+        return 0.0
+    return 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
+
+
+def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, cards: list[Regime]) -> Finding:
+    held = cards if any(cards_of(case.history, rank.pid).certain for rank in trainers) else []
+    steps = case.progress[trainers[0].pid].steps
+    seconds = steps.newest_seconds if steps is not None and not steps.late else None
+    trained = {rank.pid for rank in trainers}
+    apart = [rank for rank in case.trainers if rank.pid not in trained]
+    unsure = doubt(case, trainers) + "".join(
+        f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
+    )
+    pace = f", a step each {seconds:.3f} s" if seconds else ""
+    idle = (
+        f"; {name_of(case.history, held[0].uuid)}, which it holds, {_rests(held[0])}: is the model on the CPU?"
+        if held
+        else ""
+    )
+    unread = bool(unsure) and not case.history.entities(SourceLine)
+    pid = f"pid {trainers[0].pid}"
+    return Finding(
+        cause=CPU_TRAINING.name,
+        state="healthy",
+        summary=f"training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
+        confidence=MEDIUM if held or unread else CERTAIN if share >= PLAIN_SHARE and not unsure else HIGH,
+        owner=CPU_TRAINING.owner,
+        evidence=(
+            case.saw("stack", pid, "computes", f"{share:.0%} of samples in training code", "above 50 %"),
+            case.saw("thread", pid, "runs", f"{runs:.0%} of a core", "above 40 %"),
+        ),
+    )
+
+
+def _uses_a_card(case: Case, rank: Member) -> bool:
+    return bool(cards_of(case.history, rank.pid).uuids) or unseen(case.history, rank.pid)
+
+
+def _is_given_work(case: Case, card: Regime) -> bool:
+    return (card.kind != "idle" or card.returns > 0 or _copies(case, card)) and not _of_others(case, card)
+
+
+def _copies(case: Case, card: Regime) -> bool:
+    """True if so much goes over the link of a card that it was given work, though no kernel runs."""
+    return (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
+
+
+def _rests(card: Regime) -> str:
+    return "is idle" if card.kind == "idle" else "does nothing for it, and something for others"
+
+
+def _of_others(case: Case, card: Regime) -> bool:
+    """True if what a card does is not known to be this job's: the cards of the ranks are unknown, or only other processes compute there.
+
+    A library may have opened a context on it: torch's compiler asks what the card can do.
+    """
+    return unused(case.history, card.uuid) or not any(
+        found.certain and card.uuid in found.uuids
+        for found in (cards_of(case.history, rank.pid) for rank in case.trainers)
+    )
+
+
+MANY_PASSES = 8
+
+
+# Training that may be something else: where so much of the time counts in a bin, what is said of it.
+DOUBTS: tuple[tuple[Bin, float, str], ...] = (
+    (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
+    (Bin.OTHER, OWN_SHARE, "at {line}, outside of modules, backward passes and optimizers: is that the model?"),
+    (Bin.NO_GRADIENTS, MUCH, "is forward passes without gradients, at {line}: an evaluation, or a part of the method?"),
+    (Bin.BATCHES, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
+)
+
+
+def doubt(case: Case, ranks: Sequence[Member]) -> str:
+    """Why what these ranks do may not be plain training, with a semicolon before it; empty where all are at work known as such."""
+    if asked := max(unfollowed(case, rank) for rank in ranks):
+        return (
+            f"; {asked} samples of forward passes, none of a backward pass: most of it is frozen, or steps are skipped"
+        )
+    if plain := next((line for rank in ranks if (line := plain_python(case, rank)) is not None), None):
+        return f"; most of it is plain Python, at {show(plain)}: is that the model?"
+    called = (python_called_back(case, rank) for rank in ranks)
+    if back := next((one for one in called if one is not None and one.is_python), None):
+        return f"; {back.share:.0%} of it is in {show(back.frame)}, which torch calls back: is that plain Python?"
+    if kept := next((graph for rank in ranks if (graph := keeps_most(case, rank)) is not None), None):
+        return f"; {kept[0]:.0%} of it is backward passes that keep their graph, at {show(kept[1])}: does it grow with every step?"
+    for one, floor, said in DOUBTS:
+        spent = max(
+            (budget(case, rank) for rank in ranks if _is_unknown(case, rank, one)),
+            key=lambda each: each.share(one),
+            default=None,
+        )
+        if spent is not None and spent.share(one) >= floor:
+            return f"; {spent.share(one):.0%} of it {said.format(line=show(_line(case.history, spent, one)))}"
+    if passes := max(without_updates(case, rank) for rank in ranks):
+        return f"; no update was seen after {passes} backward passes: it is brief, or steps are skipped (perfwatch run counts them)"
+    return ""
+
+
+def _is_unknown(case: Case, rank: Member, one: Bin) -> bool:
+    """True unless a native profile shows that what counts as other work is tensor arithmetic."""
+    native = native_python_share(case, rank) if one is Bin.OTHER else None
+    return native is None or native >= NATIVE_SHARE
+
+
+def _line(history: History, spent: Budget, one: Bin) -> Frame | None:
+    """The line of the program that a bin counts to; of passes without gradients the one that switches these off."""
+    off = Counter[Frame]()
+    for each in spent.of(one).sights if one is Bin.NO_GRADIENTS else ():
+        if (frame := without_gradients_at(history, each.reading)) is not None and is_user(frame):
+            off[frame] += each.reading.samples
+    return off.most_common(1)[0][0] if off else spent.of(one).top_line()
+
+
+def plain_python(case: Case, rank: Member) -> Frame | None:
+    """The program's own line in a forward pass where most of the time goes into plain Python; else None.
+
+    It keeps the GIL; or most of it is at lines in loops that call nothing but builtins, and no dump saw those without the GIL. It
+    may be a model that is written so, or texts that are cut into tokens anew in each step.
+    """
+    spent = budget(case, rank)
+    seen = spent.of(Bin.PYTHON)
+    if spent.share(Bin.PYTHON) < MOSTLY:
+        return None
+    plain = seen.share_where(partial(_at_plain_line, case.history)) >= MOSTLY
+    return seen.top_line() if plain or keeps_gil(seen, bool) else None
+
+
+def _at_plain_line(history: History, stack: Stack) -> bool:
+    line = line_of(history, stack.frames[0])
+    return stack.owns_gil is not False and line is not None and bool(line.loops) and is_plain(history, stack.frames[0])
+
+
+def without_updates(case: Case, rank: Member) -> int:
+    """How many backward passes were met, if they are many and no update was; else 0. Where steps are counted none need be seen."""
+    seen = case.profile(rank, LATELY_SECONDS)
+    passes = seen.turns(lambda stack: "backward" in tags(stack))
+    missed = case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0
+    return passes if missed else 0
+
+
+BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
+
+PACE_SECONDS, EVEN_STEPS, EVENLY = 120.0, 3, 1.1
+
+
+def balanced(case: Case) -> Outcome:
+    """Fires when every rank moves and enough was seen of it."""
+    if not case.moving:
+        return None
+    if (paced := _paced(case)) is not None:
+        return paced
+    slept, unwatched = 0.0, case.latest_host() is None or (len(case.ranks) > 1 and not _sees_traffic(case))
+    for rank in case.trainers:
+        seen = case.profile(rank, LATELY_SECONDS)
+        if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
+            return None
+        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > SURE_SHARE:
+            return None  # whatever the reason, that is not healthy
+        if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
+            return None  # whoever owns it meanwhile
+        slept = max(slept, _sleeps_unexplained(case, rank, seen))
+        cards = regimes(case.history, rank.pid, LATELY_SECONDS)
+        runs = motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share
+        unwatched = unwatched or runs is None or (bool(cards_of(case.history, rank.pid).uuids) and not cards)
+        if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
+            return None
+    basis = case.progress[case.trainers[0].pid].basis
+    sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)}
+    return Finding(
+        cause=BALANCED.name,
+        state="healthy",
+        summary=f"training goes on ({basis}) and nothing in particular holds it back"
+        + (
+            f", though its thread sleeps {slept:.0%} of the time for what nobody has a name for"
+            if slept >= MUCH
+            else ""
+        ),
+        confidence=min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0),
+        owner=BALANCED.owner,
+        evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),
+    )
+
+
+def _sees_traffic(case: Case) -> bool:
+    """True if it was read what ranks send to each other: through the network, and through the links of their cards."""
+    entities = case.history.entities
+    return bool(entities(Network)) and (not entities(GpuSample) or bool(entities(GpuBinding)))
+
+
+def _sleeps_unexplained(case: Case, rank: Member, seen: Profile) -> float:
+    """Share of the time that a training thread without a card sleeps, and waits for neither data nor other ranks."""
+    if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid):
+        return 0.0
+    explained = waiting_share(case, rank, seen) + seen.share_where(awaits_data)
+    return (asleep_share(case, rank) or 0.0) - explained
+
+
+def _paced(case: Case) -> Finding | None:
+    """One rank whose steps come evenly, with a sleep of the program's own between them: a simulator in real time, say."""
+    if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
+        return None
+    rank = case.ranks[0]
+    steps, seen = case.steps(rank, PACE_SECONDS), case.profile(rank, LATELY_SECONDS)
+    if steps is None or len(steps.intervals) < EVEN_STEPS or seen.samples < FEW_SAMPLES:
+        return None
+    slept = seen.share_where(lambda stack: rests(case.history, stack))
+    length = steps.median_seconds or 0.0
+    if slept < MOSTLY or (steps.long_seconds or 0.0) > EVENLY * length:
+        return None
+    at = show(seen.top_line(lambda stack: rests(case.history, stack)))
+    return Finding(
+        cause=BALANCED.name,
+        state="healthy",
+        summary=f"training goes on at a pace of its own, a step each {short_time(length)}: it sleeps {slept:.0%} of the time at {at}",
+        confidence=MEDIUM,
+        owner=BALANCED.owner,
+        evidence=(
+            case.saw(
+                "steps",
+                f"pid {rank.pid}",
+                "come evenly",
+                f"p50 {short_time(length)}, p95 {short_time(steps.long_seconds or 0.0)}",
+                "steps go on",
+            ),
+            in_samples(case, rank, seen, "sleeps in the program's own code", slept, "0 %"),
+        ),
+    )
+
+
+def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
+    """True if the cards were not looked at for long enough, have nothing to do most of the time, or a kernel that may not end.
+
+    Unseen ones tell nothing.
+    """
+    if not cards:
+        return False
+    first = cards[0]
+    return first.seconds < FEW_SECONDS or first.waiting > MOSTLY or spins_on(case.history, first.uuid)
+
+
+RULES = (
+    Rule(CPU_TRAINING, cpu_training),
+    Rule(BALANCED, balanced),
+)

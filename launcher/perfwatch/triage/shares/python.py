@@ -1,0 +1,212 @@
+"""Python that is no training: other work between steps, what torch calls back within them, and native profiles of it."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfwatch.triage.cards.accelerated import LONGEST_SECONDS, trained_for
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ranks.calls import waits_for_ranks
+from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
+from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.saving import in_save
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MUCH, NEARLY_ALL, NOTABLE
+from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.words.code import is_plain, line_of
+from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
+from perfwatch.verdict import Evidence
+from perfwatch_probes.readings import Frame, NativeProfile, Stack
+
+PROFILE_SECONDS = 1.0
+# Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
+_TORCH_SYMBOLS = re.compile(
+    r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
+)
+# Functions of the interpreter that are named so; of loops of Python a third to a half of the time is in them.
+_PYTHON_SYMBOLS = re.compile(r"_?Py[A-Z_]")
+
+
+def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -> NativeProfile | None:
+    """The newest profile of the training thread over the last ``seconds``, none of it from before the first step."""
+    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
+    since = min(seconds, trained_for(case, rank) - PROFILE_SECONDS)
+    return seen.reading if seen is not None and seen.at >= case.at - since else None
+
+
+def native_python_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
+    seen = native_profile(case, rank)
+    return (
+        None
+        if seen is None
+        else sum(share for symbol, share in seen.shares.items() if not _TORCH_SYMBOLS.search(symbol))
+    )
+
+
+def interpreter_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread in the interpreter's own functions; None without a profile."""
+    seen = native_profile(case, rank)
+    return (
+        None if seen is None else sum(share for symbol, share in seen.shares.items() if _PYTHON_SYMBOLS.match(symbol))
+    )
+
+
+RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
+NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
+# Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them. A dump may be torn, or a step be made.
+OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
+
+
+def does_other_work(case: Case, stack: Stack) -> bool:
+    """True if a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
+    works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
+    return (works or _unpickles(case, stack) or awaits_a_program(stack)) and not in_save(case, stack)
+
+
+def _unpickles(case: Case, stack: Stack) -> bool:
+    """True if a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
+    if not tags(stack) or not tags(stack) <= RECEIVES:
+        return False
+    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
+
+
+def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
+    """True if nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
+    known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
+    owned = sum(stack.samples for stack in known if stack.owns_gil)
+    released = sum(stack.samples for stack in known) - owned
+    return owned >= OWNED_LOOKS and owned >= OWNED_PER_RELEASED * released
+
+
+def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
+    """What the samples and, where there is one, a native profile show of it."""
+    who = f"pid {rank.pid}"
+    outside = f"{lost:.0%} of {seen.samples} samples"
+    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
+    if native is not None:
+        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
+    return tuple(found)
+
+
+Callers = tuple[tuple[str, frozenset[str] | None, str | None], ...]
+# Frames of torch that call what the program registered, and what else of the program they call: that is no hook.
+_CALLERS: Callers = (
+    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), None),
+    ("torch/autograd/__init__.py", frozenset({"backward", "grad"}), None),  # before torch 2.3
+    ("torch/autograd/function.py", frozenset({"apply"}), None),
+    ("torch/utils/hooks.py", None, None),
+    ("torch/nn/modules/module.py", frozenset({"inner"}), "forward"),
+    # Hooks, and the step of an optimizer of the program's own.
+    ("torch/optim/optimizer.py", frozenset({"wrapper"}), None),
+)
+HOOK_CALLERS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
+_DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
+CALLED_BACK_OWNED_PER_RELEASED = (
+    4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
+)
+
+
+@dataclass(frozen=True)
+class CalledBack:
+    """What a training thread does there in Python."""
+
+    share: float  # of the samples
+    frame: Frame  # the program's own, that torch called
+    owned: int  # dumps that found the thread there and with the GIL
+    released: int  # and without
+    interpreted: float | None  # share of a native profile of the whole thread in the interpreter
+
+    @property
+    def is_python(self) -> bool:
+        """True if it is a good part of the time, and nothing speaks against its being Python that computes there."""
+        agrees = self.interpreted is None or self.interpreted >= MUCH * self.share
+        return self.share >= LOST_SHARE and agrees and self.owned >= CALLED_BACK_OWNED_PER_RELEASED * self.released
+
+
+def called_back(stack: Stack) -> Frame | None:
+    """The frame of the program that torch called back, where nothing of torch runs below it; else None."""
+    return path[-1] if (path := callback_path(stack)) else None
+
+
+def hook_of(stack: Stack) -> Frame | None:
+    """The hook of the program's own that a stack is in, or below, whatever runs there; None where it is in none."""
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    return next((frame for frame, caller in pairs if is_user(frame) and calls_back(caller, frame, HOOK_CALLERS)), None)
+
+
+def python_called_back(case: Case, rank: Member) -> CalledBack | None:
+    """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
+    return case.history.once(("called_back", rank.pid), lambda: _python(case, rank))
+
+
+def callback_path(stack: Stack) -> tuple[Frame, ...]:
+    """The frames below torch's, innermost first, the one that it called last; empty where torch called nothing back."""
+    for index, frame in enumerate(stack.frames):
+        if of_torch(frame) and not (index and frame.file.endswith(_DECORATES)):
+            path = tuple(one for one in stack.frames[:index] if not of_torch(one))
+            return path if path and is_user(path[-1]) and calls_back(frame, path[-1]) else ()
+    return ()
+
+
+def calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> bool:
+    """True if a frame of torch calls one of the program's, by a way in ``callers``."""
+    return any(
+        caller.file.endswith(file)
+        and (functions is None or short_name(caller.function) in functions)
+        and short_name(callee.function) != other
+        for file, functions, other in callers
+    )
+
+
+def _python(case: Case, rank: Member) -> CalledBack | None:
+    seen, ever = case.profile(rank, LATELY_SECONDS), case.profile(rank)
+    callees = {(frame.function, frame.file) for one in ever.sights if (frame := called_back(one.reading))}
+    moves = {callee for callee in callees if _moves(case.history, ever, callee)}
+
+    def within(stack: Stack) -> bool:
+        path = callback_path(stack)
+        return bool(path) and (path[-1].function, path[-1].file) in moves and _turns(case.history, stack, path)
+
+    if not (share := seen.share_where(within)):
+        return None
+    at: Counter[Frame] = Counter()
+    for one in seen.sights:
+        if within(one.reading):
+            at[callback_path(one.reading)[-1]] += one.reading.samples
+    known = [one.reading for one in ever.sights if one.reading.owns_gil is not None and within(one.reading)]
+    owned = sum(stack.samples for stack in known if stack.owns_gil)
+    released = sum(stack.samples for stack in known if not stack.owns_gil)
+    return CalledBack(share, at.most_common(1)[0][0], owned, released, interpreter_share(case, rank))
+
+
+def _turns(history: History, stack: Stack, path: tuple[Frame, ...]) -> bool:
+    """True if a loop of the program's is on the way to where a stack stands, and no work that has a name of its own."""
+    if inner_tags(stack):
+        return False
+    own = [frame for frame in path if is_user(frame)]
+    return any(
+        in_comprehension(history, frame) or bool((line := line_of(history, frame)) and line.loops) for frame in own
+    )
+
+
+def _moves(history: History, seen: Profile, callee: tuple[str, str]) -> bool:
+    """True if what was called back is seen on several ways through its lines, and at some at which nothing but Python runs.
+
+    Of a comprehension only one line shows.
+    """
+    ways: Counter[tuple[Frame, ...]] = Counter()
+    plain = inlined = 0
+    for one in seen.sights:
+        path = callback_path(one.reading)
+        if path and (path[-1].function, path[-1].file) == callee and _turns(history, one.reading, path):
+            ways[path] += one.reading.samples
+            plain += one.reading.samples if is_plain(history, path[0]) else 0
+            inlined += one.reading.samples if in_comprehension(history, path[0]) else 0
+    total = sum(ways.values())
+    several = total > 0 and max(ways.values()) < NEARLY_ALL * total
+    return plain > NOTABLE * total and (several or inlined > NEARLY_ALL * total)
