@@ -46,10 +46,10 @@ def test_evaluations_that_take_much_of_the_time_are_told_beside_a_healthy_traini
     """Whether they are meant to come so often, nobody knows from outside."""
     verdict = retold(EVALUATES)
 
-    assert (verdict.state, verdict.confidence) == ("healthy", 0.75)
+    assert (verdict.state, verdict.confidence) == ("healthy", 0.65)
     assert "44% of it is forward passes without gradients, at evaluate (s18.py:54)" in verdict.summary
 
 
 def test_passes_with_gradients_are_training() -> None:
     """Nothing says that they are not."""
-    assert retold(EVALUATES, with_gradients).confidence == 0.94
+    assert retold(EVALUATES, with_gradients).confidence == 0.95

@@ -57,7 +57,7 @@ BLOCKS = [(Frame("neighbours", TRAIN, line), Frame("main", TRAIN, 70)) for line 
 @pytest.mark.parametrize(
     ("loops", "around", "owns_gil", "confidence"),
     [
-        (("for",), (), False, 0.7),
+        (("for",), (), False, 0.65),
         (("for",), ("batches", "loss.backward", "optimizer.step"), False, 0.65),  # the data of each step, perhaps
         (("while",), (), False, None),  # it may never end
         (("for",), (), True, None),  # Python, not native calls

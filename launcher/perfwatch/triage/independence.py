@@ -7,7 +7,7 @@ of collectives are each another. Whatever is lacking takes some of the confidenc
 
 from collections.abc import Iterable
 
-from perfwatch.verdict import Evidence
+from perfwatch.verdict import Evidence, Level
 
 # Witnesses that share a source; any other is a source of its own. ``state`` too: that a task is stopped is no silence, but a fact;
 # and ``gil``: it is the other threads that ask for it in vain.
@@ -32,7 +32,7 @@ TASK_ALONE, TASK_AND_ONE = 0.9, 0.96
 
 # At most, where somebody whom nothing rules out may yet let the one that waits go on: another thread or process that moves or rests,
 # a handler of a signal, whoever holds a lock, or opens a FIFO, from outside of the job. It has not come within the whole patience.
-MAY_COME = 0.78
+MAY_COME = Level.MEDIUM
 
 
 def certainty_of_a_hang(evidence: Iterable[Evidence]) -> float:

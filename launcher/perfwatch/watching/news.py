@@ -7,11 +7,11 @@ import msgspec
 
 from perfwatch.recording.recording import Event, Sink
 from perfwatch.recording.session import Session
-from perfwatch.verdict import Suspect, Verdict
+from perfwatch.verdict import Level, Suspect, Verdict
 from perfwatch.watching.told_slow import ToldSlow
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
-SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
+SURE_END = Level.HIGH  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
 MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
