@@ -5,10 +5,11 @@ scripts/calibrate results/rows.jsonl ...  the results of gauntlets (perfwatch dr
 
 A family is the module of the rule that names the cause; a module with a single cause counts as its state. Of a recorded case
 the accepted verdict is the truth. A healthy or busy verdict before that moment is left out: the fault may not have begun.
-The exit code is 1 if a higher level is right less often than a lower one, or a level less often than its number says.
+The exit code is 1 if a higher level is right less often than a lower one, or a level less often than its number says, by more than chance.
 """
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from perfwatch.verdict import Level
 CASES = Path(__file__).resolve().parent.parent / "tests" / "cases"
 ACCUSES = ("hung", "slow", "gone")
 EVERYTHING = "all"
+CHANCE = 2.0  # standard errors: a smaller difference is chance
 
 
 class Said(NamedTuple):
@@ -86,14 +88,18 @@ def _table(said: Sequence[Said]) -> Table:
 
 
 def _faults(said: Sequence[Said]) -> Iterator[str]:
-    shares = {level: right / total for level in Level for total, right in [_counts(said, EVERYTHING, level)] if total}
-    below: tuple[Level, float] | None = None
-    for level, share in shares.items():
-        if share < level:
+    below: tuple[Level, float, float] | None = None
+    for level in Level:
+        total, right = _counts(said, EVERYTHING, level)
+        if not total:
+            continue
+        share = right / total
+        chance = CHANCE * math.sqrt(share * (1.0 - share) / total)
+        if share + chance < level:
             yield f"{level.word} is right in {share:.1%}, less than its number {level:.2f}"
-        if below is not None and share < below[1]:
+        if below is not None and share + chance < below[1] - below[2]:
             yield f"{level.word} is right in {share:.1%}, less often than {below[0].word} ({below[1]:.1%})"
-        below = level, share
+        below = level, share, chance
 
 
 if __name__ == "__main__":
