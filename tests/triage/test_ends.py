@@ -279,3 +279,26 @@ def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_befo
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
     assert (level(verdict.confidence) == "certain") is sure
     assert ("of rank 2 nothing was seen" in verdict.summary) is not sure
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "cause", "confidence"),
+    [
+        (1, None, "crashed", "medium"),  # out of GPU memory ends with 1 as well, and no word of it is left
+        (None, 15, "killed", "certain"),
+        (None, 9, "killed", "medium"),
+        (0, None, "finished", "certain"),
+        (None, None, "finished", "medium"),
+    ],
+)
+def test_a_zombie_that_was_never_seen_alive_is_judged_by_its_exit_code_or_signal(
+    code: int | None, number: int | None, cause: str, confidence: str
+) -> None:
+    """Its parent has not reaped it: it has neither a command line nor a memory map any more."""
+    history = History()
+    history.add(0.0, Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=()))
+    history.add(0.0, ProcessEnded(pid=7, start_ticks=1, exit_code=code, signal=number, zombie=True))
+    history.at = 1.0
+    verdict = judge(Case(history, session(root_pids=(7,))))
+
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("gone", cause, confidence)

@@ -37,6 +37,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     """
     members = case.job.members
     ranks = case.job.ranks
+    if not ranks and not any(member.alive for member in members.values()):
+        return next((members[pid].ended for pid in case.session.root_pids if pid in members), None)
     if not members or any(rank.alive for rank in ranks) or not ranks:
         return None
     if any(_returns(case, rank) for rank in ranks) or _may_start_another(case):
@@ -59,7 +61,7 @@ def ending(case: Case) -> r.ProcessEnded | None:
 def _got_over(case: Case) -> set[int]:
     """Ranks that had ended before the youngest was seen: an earlier program of a script, or an earlier generation."""
     ranks = case.job.ranks
-    youngest = max(case.history.series(r.Process, rank.pid)[0].at for rank in ranks)
+    youngest = max((case.history.series(r.Process, rank.pid)[0].at for rank in ranks), default=0.0)
     return {rank.pid for rank in ranks if rank.ended is not None and ended_at(case, rank.ended) < youngest}
 
 
@@ -229,5 +231,5 @@ def _below(case: Case, pid: int) -> bool:
 
 
 def used_a_gpu(case: Case) -> bool:
-    """Whether a rank of the job had a card: there many a failure leaves the same exit code or signal."""
-    return any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)
+    """True if a rank of the job used a GPU, or no rank was seen alive: many failures of a GPU leave the same exit code or signal."""
+    return not case.job.ranks or any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)

@@ -54,9 +54,8 @@ def _recorded(case: Case, behind: Standing) -> tuple[Evidence, ...]:
 
 def _whom(case: Case, end: ProcessEnded) -> int:
     """The process that the signal ended: a shell tells in its exit code of its child, the rank where there is only one."""
-    rank = case.job.ranks[0]
     tells = not end.signal and told_by_shell(end) is not None
-    return rank.pid if tells and len(case.job.ranks) == 1 else end.pid
+    return case.job.ranks[0].pid if tells and len(case.job.ranks) == 1 else end.pid
 
 
 def _shown(end: ProcessEnded, name: str) -> str:
