@@ -20,7 +20,7 @@ class Restarts:
 
     rank: int
     processes: int  # generations, the living one included
-    seconds: float  # over which they came
+    seconds: float  # since the first of them started
     proves_in_seconds: float  # then the newest has lived for so much longer than those before it that it lasts
 
 
@@ -61,9 +61,10 @@ def _in_a_row(case: Case, rank: int, members: list[Member]) -> Restarts | None:
     failed = sum(_failed(case, member) for member in before)
     if not failed:
         return None
-    life = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND / len(before)
-    left = OUTLIVED * life - _age(case, newest) if newest.alive else 0.0
-    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, case.at, left)
+    apart = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND
+    age, life = _age(case, newest), apart / len(before)
+    left = OUTLIVED * life - age if newest.alive else 0.0
+    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, apart + age, left)
 
 
 def _failed(case: Case, member: Member) -> bool:
