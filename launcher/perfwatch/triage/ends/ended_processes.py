@@ -5,8 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.ends.last_words import last_words
+from perfwatch.triage.ends.gone import how_it_ended, last_words
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import Lull, lull

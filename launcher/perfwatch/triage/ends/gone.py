@@ -1,4 +1,4 @@
-"""How the job ended, if it did: shared by the rules about jobs that are gone."""
+"""How the job ended, if it did, and what its processes said last."""
 
 import re
 import signal
@@ -8,9 +8,12 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.words.frames import is_user, show
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
 
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
+LONGEST_WORDS = 200
 _SIGNALLED = re.compile(r"got signal: (\d{1,9})")  # torch/distributed/elastic/multiprocessing/api.py
 # What gloo, NCCL and a store raise in a rank whose peer has gone; Python's own ConnectionResetError is of any server.
 _PEER_IS_GONE = re.compile(
@@ -233,3 +236,18 @@ def _below(case: Case, pid: int) -> bool:
 def used_a_gpu(case: Case) -> bool:
     """True if a rank of the job used a GPU, or no rank was seen alive: many failures of a GPU leave the same exit code or signal."""
     return not case.job.ranks or any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)
+
+
+def last_words(words: r.Traceback | r.ThreadError) -> str:
+    """The line of a traceback that says what was raised; a message of several lines goes on below it."""
+    lines = words.text.strip().splitlines() or [""]
+    name = words.exception.partition(":")[0].rsplit(".", 1)[-1]
+    said = (line for line in reversed(lines) if name and name in line.partition(":")[0] and not line.startswith(" "))
+    return next(said, lines[-1])[:LONGEST_WORDS]
+
+
+def raised_at(words: r.Traceback | r.ThreadError) -> str | None:
+    """The innermost frame of the program's own in a traceback, or else of any, ``function (file:line)``."""
+    frames = [r.Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(words.text)]
+    own = [frame for frame in frames if is_user(frame)]
+    return show((own or frames)[-1]) if frames else None
