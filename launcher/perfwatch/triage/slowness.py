@@ -9,15 +9,16 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
 
-WINDOW_SECONDS = 20.0
+NOW_SECONDS, WINDOW_SECONDS = 5.0, 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 SURE_SHARE = 0.45
-NOTED = 0.55  # confidence in what was seen, but cost nothing that could be measured: below a verdict, told beside one
-UNSEEN_MACHINE = 0.75  # confidence where throttling, memory and /dev/shm are unknown
+CLEAR_SHARE, PLAIN_SHARE = 0.22, 0.35  # of the time lost: a cause is highly likely, certain
+NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
+UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
 
 
 def certainty(lost: float) -> float:
