@@ -15,15 +15,14 @@ from perfwatch_probes import readings as r
 NOW_SECONDS, WINDOW_SECONDS = 5.0, 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
-SURE_SHARE = 0.45
-CLEAR_SHARE, PLAIN_SHARE = 0.22, 0.35  # of the time lost: a cause is highly likely, certain
+CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on its confidence is high, certain; it explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
 UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
 
 
-def certainty(lost: float) -> float:
-    """Confidence from the share of time lost: 0.75 at the threshold, 0.97 when nearly half is lost."""
-    return round(0.75 + 0.22 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
+def certainty(lost: float) -> Level:
+    """How sure a cause is by the share of the time that it costs."""
+    return Level.CERTAIN if lost >= PLAIN_SHARE else Level.HIGH if lost >= CLEAR_SHARE else Level.MEDIUM
 
 
 def noted(lost: float | None, confidence: float) -> float:
