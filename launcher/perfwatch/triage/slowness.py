@@ -15,7 +15,11 @@ from perfwatch_probes import readings as r
 NOW_SECONDS, WINDOW_SECONDS = 5.0, 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
-CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on its confidence is high, certain; it explains all
+CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = (
+    0.22,
+    0.35,
+    0.45,
+)  # from these on its confidence is high, certain; it explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
 UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.roles.generations import COUNT
-from perfwatch.triage.roles.job import TICKS_PER_SECOND, Member
+from perfwatch.triage.roles.job import RESTART_COUNT, TICKS_PER_SECOND, Member
 from perfwatch.triage.roles.placement import launches
 from perfwatch_probes.bounds import count
 from perfwatch_probes.readings import Traceback
@@ -81,7 +80,7 @@ def _failed(case: Case, member: Member) -> bool:
 def _counted(case: Case, member: Member) -> Restarts:
     """By the launcher's count in the rank's environment, if the generations before this one were short."""
     none = Restarts(member.rank or 0, 1, 0.0, 0.0)
-    times = count(member.process.environment.get(COUNT)) or 0
+    times = count(member.process.environment.get(RESTART_COUNT)) or 0
     above = case.job.members.get(member.process.parent_pid)
     if times < 1 or above is None:
         return none
