@@ -63,7 +63,7 @@ def working(case: Case) -> list[tuple[Member, Profile]]:
 
 
 def _goes_on(case: Case, rank: Member) -> bool:
-    """Whether a training thread moves, or at least its own reads and writes go through while it waits for them."""
+    """True if a training thread moves, or at least its own reads and writes go through while it waits for them."""
     now = case.progress[rank.pid]
     return now.kind != "still" or bool(motion(case.history, rank.pid, now.thread).io_calls)
 

@@ -102,7 +102,7 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
 
 
 def fills_a_queue(chain: Chain) -> bool:
-    """Whether the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
+    """True if the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
     return "mp_queue_put" in chain.end.node.inner and chain.start.pid != chain.end.node.pid
 
 

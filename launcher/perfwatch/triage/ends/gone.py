@@ -69,7 +69,7 @@ def _got_over(case: Case) -> set[int]:
 
 
 def _may_start_another(case: Case) -> bool:
-    """Whether a script lives on whose program ended a moment ago."""
+    """True if a script lives on whose program ended a moment ago."""
     tops = [case.job.members.get(pid) for pid in case.session.root_pids]
     if not any(top is not None and top.alive and not top.process.python and top.role == "launcher" for top in tops):
         return False
@@ -93,7 +93,7 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
 
 
 def _returns(case: Case, rank: Member) -> bool:
-    """Whether torchrun lives and has restarts left for this rank."""
+    """True if torchrun lives and has restarts left for this rank."""
     launcher = case.job.members.get(rank.process.parent_pid)
     names = rank.process.environment
     made, most = (count(names.get(f"TORCHELASTIC_{word}")) for word in ("RESTART_COUNT", "MAX_RESTARTS"))
@@ -120,7 +120,7 @@ def how_it_ended(history: History, pid: int) -> str:
 
 
 def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
-    """Whether an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
+    """True if an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
 
     A launcher that ends the others after an error asks them first (SIGTERM).
     """
@@ -141,7 +141,7 @@ def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
 
 
 def lost_a_peer(words: r.Traceback) -> bool:
-    """Whether an error only says that another rank has gone, which came first and has a cause of its own."""
+    """True if an error only says that another rank has gone, which came first and has a cause of its own."""
     return _PEER_IS_GONE.search(words.text) is not None
 
 
@@ -184,7 +184,7 @@ def _asked_to_end(case: Case) -> int | None:
 
 
 def ended_well(case: Case, end: r.ProcessEnded) -> bool:
-    """Whether the job ended with 0 and no rank raised: whatever failed beside it or below it, it got over."""
+    """True if the job ended with 0 and no rank raised: whatever failed beside it or below it, it got over."""
     return end.exit_code == 0 and traceback_of(case) is None
 
 
@@ -225,7 +225,7 @@ def _answering(case: Case, end: r.ProcessEnded) -> set[int]:
 
 
 def _below(case: Case, pid: int) -> bool:
-    """Whether a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
+    """True if a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
     member = case.job.members.get(pid)
     if member is None:
         return True

@@ -21,7 +21,7 @@ MOST_NAMED = 4
 
 
 def was_aborted(case: Case) -> bool:
-    """Whether a rank has aborted, as it does when NCCL's watchdog ends it."""
+    """True if a rank has aborted, as it does when NCCL's watchdog ends it."""
     return any(rank.ended is not None and rank.ended.signal == signal.SIGABRT for rank in case.job.ranks)
 
 
@@ -50,7 +50,7 @@ def last_calls(standing: Standing) -> str:
 
 
 def _of_the_end(case: Case, rank: Member, dump: Seen[r.RecordedGroup]) -> bool:
-    """Whether a rank wrote a dump by itself shortly before it ended."""
+    """True if a rank wrote a dump by itself shortly before it ended."""
     if rank.ended is None or dump.reading.origin != "file":
         return False
     before = ended_at(case, rank.ended) - (dump.at - dump.reading.written_ago_seconds)

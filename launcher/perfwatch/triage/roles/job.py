@@ -65,7 +65,7 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        """Whether it still exists (a zombie does not count)."""
+        """True if it still exists (a zombie does not count)."""
         return self.ended is None
 
 
@@ -116,7 +116,7 @@ class Job:
         return lineage(self.members.get(pid), lambda one: self.members.get(one.process.parent_pid))
 
     def of_multiprocessing(self, member: Member) -> bool:
-        """Whether a process was made by ``multiprocessing`` or ``multiprocess``: a fork of a Python parent, or a spawn or fork server."""
+        """True if a process was made by ``multiprocessing`` or ``multiprocess``: a fork of a Python parent, or a spawn or fork server."""
         parent = self.members.get(member.process.parent_pid)
         made = any("multiprocess" in part for part in member.process.command)
         forked = parent is not None and parent.process.command == member.process.command
@@ -137,7 +137,7 @@ class Job:
 
     @property
     def covered(self) -> bool:
-        """Whether every rank that the job says it has is seen."""
+        """True if every rank that the job says it has is seen."""
         return self.world_size is None or len(self.ranks) >= self.world_size
 
     @property
@@ -200,7 +200,7 @@ def read_job(history: History) -> Job:
 
 
 def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:
-    """Whether nothing says that they train together: no number of torch's, no group (of processes, of Ray's workers), no communicator.
+    """True if nothing says that they train together: no number of torch's, no group (of processes, of Ray's workers), no communicator.
 
     A sweep starts one for each card, and srun numbers whatever it starts.
     """
@@ -344,7 +344,7 @@ def _passed_on(sights: Sights, told: dict[int, Placement], processes: dict[int, 
 
 
 def _helps(sights: Sights, pid: int, processes: dict[int, r.Process]) -> bool:
-    """Whether a process without torch lies below one that has it and does not merely start others.
+    """True if a process without torch lies below one that has it and does not merely start others.
 
     What was numbered within the training's own process (MPI does so in ``MPI_Init``) can be seen in its children alone.
     """
@@ -409,7 +409,7 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
 
 
 def _work_for(sights: Sights, pid: int, grouped: list[int]) -> bool:
-    """Whether the members of process groups below one train nothing and work for it: an inference engine has a group of its own.
+    """True if the members of process groups below one train nothing and work for it: an inference engine has a group of its own.
 
     Who trains without them, and in no group, needs no more to be known. One that has not trained yet may only supervise them, and
     is taken for the rank while a lone one asks for its next task: an engine of a server that stands at anything else is looked at.
@@ -456,7 +456,7 @@ def _entry(sights: Sights, pid: int) -> tuple[str, str] | None:
 
 
 def _only_launches(sights: Sights, pid: int) -> bool:
-    """Whether the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
+    """True if the main thread waits for a child below nothing but an installed command (accelerate, deepspeed)."""
     stack = sights.main.get(pid)
     if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
         return False
@@ -464,7 +464,7 @@ def _only_launches(sights: Sights, pid: int) -> bool:
 
 
 def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Process]) -> bool:
-    """Whether an ancestor in the job has the same number, so that this one only inherited it."""
+    """True if an ancestor in the job has the same number, so that this one only inherited it."""
     return any(one.pid in told and told[one.pid].rank == told[pid].rank for one in _above(processes[pid], processes))
 
 
@@ -479,7 +479,7 @@ def _above(process: r.Process, processes: dict[int, r.Process]) -> Iterator[r.Pr
 
 
 def is_service(process: r.Process) -> bool:
-    """Whether a process is a helper of Python's own, of a library's, or of ours."""
+    """True if a process is a helper of Python's own, of a library's, or of ours."""
     if process.name.startswith(OUR_NAME):
         return True
     if _SERVICE.search(" ".join(process.command[:1])) or _SERVICE.search(program_of(process.command) or ""):
@@ -488,5 +488,5 @@ def is_service(process: r.Process) -> bool:
 
 
 def is_worker(sights: Sights, process: r.Process) -> bool:
-    """Whether a process is a DataLoader worker."""
+    """True if a process is a DataLoader worker."""
     return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)

@@ -1,4 +1,4 @@
-"""Whether the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
+"""True if the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Restarts:
 
 
 def unproven(case: Case) -> bool:
-    """Whether the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
+    """True if the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
     found = restarts(case)
     return found is not None and found.processes == 2 and found.proves_in_seconds <= SOON_SECONDS
 
@@ -67,7 +67,7 @@ def _in_a_row(case: Case, rank: int, members: list[Member]) -> Restarts | None:
 
 
 def _failed(case: Case, member: Member) -> bool:
-    """Whether a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
+    """True if a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
     end = member.ended
     if end is None or end.exit_code == 0:
         return False
