@@ -284,17 +284,16 @@ def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_befo
 @pytest.mark.parametrize(
     ("code", "number", "cause", "confidence"),
     [
-        (1, None, "crashed", "medium"),  # out of GPU memory ends with 1 as well, and no word of it is left
+        (1, None, "crashed", "medium"),  # out of GPU memory has this code too
         (None, 15, "killed", "certain"),
         (None, 9, "killed", "medium"),
         (0, None, "finished", "certain"),
-        (None, None, "finished", "medium"),
     ],
 )
-def test_a_zombie_that_was_never_seen_alive_is_judged_by_its_exit_code_or_signal(
+def test_a_zombie_is_judged_by_its_exit_code_or_signal(
     code: int | None, number: int | None, cause: str, confidence: str
 ) -> None:
-    """Its parent has not reaped it: it has neither a command line nor a memory map any more."""
+    """It has neither a command line nor a memory map."""
     history = History()
     history.add(0.0, Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=()))
     history.add(0.0, ProcessEnded(pid=7, start_ticks=1, exit_code=code, signal=number, zombie=True))

@@ -26,9 +26,7 @@ FOLLOWING = (*ASKED, signal.SIGABRT)  # what a rank ends by for another's failur
 BETWEEN_SECONDS = 30.0  # until a script that lives on is thought to start nothing more
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
 NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
-FOLLOWS_SECONDS = (
-    10.0  # until what waits for a failed process fails for it: one with torch and a card takes seconds to end
-)
+FOLLOWS_SECONDS = 10.0  # until a process that waits for a failed one fails too: with a GPU it takes seconds to end
 HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
 SHELL_ADDS = 128
 

@@ -14,9 +14,7 @@ from perfwatch.triage.ranks.standing import Seat, Standing
 from perfwatch.triage.roles.job import Member
 from perfwatch_probes import readings as r
 
-ABORTS_SECONDS = (
-    60.0  # from the dump to the end; torch waits 15 s for all dumps by default, and some seconds for what runs
-)
+ABORTS_SECONDS = 60.0  # from the dump to the end; torch waits 15 s for all dumps by default
 MOST_NAMED = 4
 
 

@@ -30,9 +30,7 @@ from perfwatch_probes.lineage import lineage
 
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")
-RESTART_COUNT = (
-    "TORCHELASTIC_RESTART_COUNT"  # of torchrun: generations that failed before; a change of nodes is no failure
-)
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # generations that failed before, as torchrun says
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
@@ -40,9 +38,8 @@ WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
 JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
 
 _SERVICE = re.compile(SERVICES)
-_OF_MULTIPROCESSING = re.compile(
-    r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b"
-)  # imported by a ``-c``, or run by ``-m``
+# Imported by a ``-c``, or run by ``-m``.
+_OF_MULTIPROCESSING = re.compile(r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b")
 _SERVER = re.compile(r"\bmultiprocess(?:ing)?\.forkserver\b")
 
 Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group

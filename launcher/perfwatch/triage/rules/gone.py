@@ -78,7 +78,9 @@ def judge_out_of_memory(case: Case) -> Outcome:
         owner=OUT_OF_MEMORY.owner,
         culprits=tuple(_blamed(case, pid, end) for pid in victims),
         evidence=(*evidence, *(_failed_for(case, victims) if victims != (end.pid,) else ())),
-        alternatives=(Alternative(cause="killed", refuted_by="an out-of-memory witness names this job"),),
+        alternatives=(
+            Alternative(cause="killed", refuted_by="the kernel, its log or the error says that memory ran out"),
+        ),
         next=("fewer workers, smaller batches, or a larger memory limit",),
     )
 
@@ -264,7 +266,7 @@ def judge_gpu_fault(case: Case) -> Outcome:
         owner="user_code" if program else GPU_FAULT.owner,
         culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid), gpu=index_of(case.history, card)),),
         evidence=evidence,
-        alternatives=(Alternative(cause="crashed", refuted_by="the driver itself announced the error"),),
+        alternatives=(Alternative(cause="crashed", refuted_by="the driver itself reported the error"),),
         next=(
             "compute-sanitizer python ... names the kernel and the address"
             if program
@@ -286,7 +288,7 @@ def _fatal(case: Case, ended: float) -> list[Announced]:
 
 def _event(case: Case, one: Announced) -> Evidence:
     entity = name_of(case.history, one.card)
-    return case.saw(one.source, entity, "the driver announced an error", one.shown(), "none", one.at)
+    return case.saw(one.source, entity, "the driver reported an error", one.shown(), "none", one.at)
 
 
 def _counted(case: Case, ended: float) -> tuple[Evidence, ...]:

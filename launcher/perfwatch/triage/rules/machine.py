@@ -150,7 +150,7 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
                 ),
                 _waits_for_a_cpu(case, rank, delay),
             ),
-            alternatives=(Alternative(cause="contended_cpu", refuted_by="the CPU time is burnt by the job itself"),),
+            alternatives=(Alternative(cause="contended_cpu", refuted_by="the job itself uses the CPU time"),),
             next=("let fewer of these threads compute at once, or give the job more CPUs",)
             if own
             else (
@@ -205,15 +205,15 @@ def judge_contended_cpu(case: Case) -> Outcome:
             rank,
             lost=lost,
             explains=STRETCH * lost,
-            summary=f"the training thread waits for a CPU {delay:.0%} of the time while others burn {others or 0:.0%} of the CPU time used"
-            + (f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""),
+            summary=f"the training thread waits for a CPU {delay:.0%} of the time while other processes use {others or 0:.0%} "
+            f"of the CPU time{f' and {steal:.0%} is stolen by the hypervisor' if stolen else ''}",
             confidence=Level.MEDIUM,
             evidence=(
                 _waits_for_a_cpu(case, rank, delay),
                 case.saw(
                     "host",
                     "host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}",
-                    "burnt outside the job",
+                    "used outside the job",
                     f"{others or 0:.0%} of the CPU time used, steal {steal or 0:.0%}",
                     f"below {least:.0%}",
                 ),
