@@ -28,7 +28,7 @@ LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at mo
 NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
 FOLLOWS_SECONDS = 10.0  # until a process that waits for a failed one fails too: with a GPU it takes seconds to end
 HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
-SHELL_ADDS = 128
+SHELL_ADDS = 128  # to the number of the signal that ended its child: the exit code of a shell
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
