@@ -141,7 +141,7 @@ def test_a_drill_may_say_that_its_chain_ends_in_what_time_may_heal() -> None:
 
 
 def test_calibration_compares_what_was_claimed_with_what_was_right() -> None:
-    """Two verdicts of high confidence, and four that are certain, one of them wrong."""
+    """Two high, four certain and one of them wrong."""
     rows = [row()] * 3 + [row(cause="blocked_pipe")] + [row(confidence=0.85)] * 2
     result = score(rows)
     high, certain = result.reliability

@@ -91,7 +91,7 @@ def reads_an_empty_pipe(seconds: int = 90, each_seconds: float = 0.3) -> Recordi
 
 
 def test_a_blocked_pipe_is_certain_by_what_the_kernel_says_of_its_task_alone() -> None:
-    """When it last ran and what it is blocked in: neither its stack nor its steps add to that."""
+    """When it last ran and what it is blocked in."""
     whole = reads_an_empty_pipe()
     looks = [whole, without(whole, r.Stack), without(whole, r.Steps), without(whole, r.Stack, r.Steps)]
 

@@ -7,6 +7,7 @@ import pytest
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
@@ -191,4 +192,6 @@ def test_only_data_that_the_same_process_moves_speaks_against_a_hang(beside: Say
     history.at = STOPPED + 10.0
     case = Case(history, session(root_pids=(FIRST,)))
 
-    assert judge(case, [Says("stuck_worker", 0.98), beside]).cause == cause
+    rules = [Rule(one.cause, one.judge) for one in (Says("stuck_worker", 0.98), beside)]
+
+    assert judge(case, rules).cause == cause
