@@ -23,6 +23,7 @@ from perfwatch.gauntlet.choice import choose
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.recording.recording import Recording, load
 from perfwatch.triage.rules import RULES
+from perfwatch.verdict import confidence_word
 from perfwatch_probes.readings import Cgroup, Gpu, Software
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +50,7 @@ def record(drill: Drill, cause: str, options: argparse.Namespace) -> bool:
         row, verdict = run_attempt(Attempt(drill, strength, 0), conditions)
         if verdict is None:
             return _not_kept(drill, row.fault or row.broken or "no verdict")
-        said = f"{verdict.state}/{verdict.cause} ({verdict.confidence:.2f}): {verdict.summary}"
+        said = f"{verdict.state}/{verdict.cause} ({confidence_word(verdict.confidence)}): {verdict.summary}"
         if not row.right and not options.keep_wrong:
             return _not_kept(drill, f"it is {drill.state}/{drill.causes}, said {said}")
         recording = load(Path(row.session))

@@ -186,7 +186,7 @@ def test_what_a_close_look_has_answered_is_not_asked_again() -> None:
     assert not interest.asks(case, well), "waits less now and more then: the same loop"
 
 
-@pytest.mark.parametrize(("mode", "confidence", "told"), [("run", 0.6, 0), ("run", 0.79, 1), ("attach", 0.6, 1)])
+@pytest.mark.parametrize(("mode", "confidence", "told"), [("run", 0.6, 0), ("run", 0.8, 1), ("attach", 0.6, 1)])
 def test_an_end_that_nobody_can_explain_is_left_to_the_launcher_of_run(mode: str, confidence: float, told: int) -> None:
     """It knows how the job ended a moment later; who only attached hears nothing better."""
     case = calm().case()

@@ -228,19 +228,34 @@ def test_a_helper_of_perfwatch_is_no_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait_status", "denied", "says"),
-    [(9, False, "killed by signal 9"), (3 << 8, False, "exit code 3"), (0, True, "how is not visible")],
+    ("wait_status", "denied", "how"),
+    [(9, False, (None, 9)), (3 << 8, False, (3, None)), (0, True, (None, None))],
 )
-def test_a_zombie_is_told_with_its_end(tmp_path: Path, wait_status: int, denied: bool, says: str) -> None:
-    """How it ended, who should have reaped it; a hidden exit code is not called 0."""
+def test_a_zombie_is_a_job_that_has_ended(
+    tmp_path: Path, wait_status: int, denied: bool, how: tuple[int | None, int | None]
+) -> None:
+    """Its parent does not train, so it is a job of its own; a hidden exit code is not called 0."""
     machine = Machine(tmp_path)
+    machine.add(59, 1, "python", command="python harness.py")
     machine.add(60, 59, state="Z", command="", executable=None, maps=None, wait_status=wait_status, denied_io=denied)
 
-    with pytest.raises(NoSuchTarget, match="zombie") as error:
+    target = machine.find(60)
+
+    assert (target.root.pid, target.program.pid) == (60, 60)
+    assert target.gone is not None
+    assert (target.gone.exit_code, target.gone.signal) == how
+
+
+def test_a_zombie_below_a_training_is_no_job_of_its_own(tmp_path: Path) -> None:
+    """It was a worker: how it ended is said, and which job goes on."""
+    machine = Machine(tmp_path)
+    machine.add(59, 1, maps=TORCH)
+    machine.add(60, 59, state="Z", command="", executable=None, maps=None, wait_status=9)
+
+    with pytest.raises(NoSuchTarget, match="is a zombie") as error:
         machine.find(60)
 
-    assert says in error.value.message
-    assert "perfwatch attach 59" in error.value.advice
+    assert error.value.advice == "perfwatch attach 59"
 
 
 def test_a_reused_pid_is_not_the_job(tmp_path: Path) -> None:

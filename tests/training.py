@@ -6,7 +6,7 @@ from typing import Any
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Verdict, confidence_word
 from perfwatch_probes.readings import (
     Cgroup,
     Frame,
@@ -31,7 +31,6 @@ FORWARD = (Frame("forward", f"{TORCH}/nn/modules/linear.py", 134), Frame("train"
 BACKWARD = (Frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 869), Frame("train", TRAIN, 13))
 OPTIMIZER = (Frame("step", f"{TORCH}/optim/adam.py", 400), Frame("train", TRAIN, 14))
 READS_LOSS = (STEP,)
-LEVELS = {"note": 0.5, "low": 0.65, "medium": 0.8, "high": 0.95}
 SLEEP = Wait(call="futex", number=202, kind="futex", forever=True)
 
 
@@ -131,8 +130,8 @@ class Training:
 
 
 def level(confidence: float) -> str:
-    """Which of four levels a confidence is nearest to; a note is no verdict, or stands beside one."""
-    return min(LEVELS, key=lambda name: abs(LEVELS[name] - confidence))
+    """The word for a confidence; one that is low is no verdict, or stands beside one."""
+    return confidence_word(confidence)
 
 
 def level_in(verdict: Verdict, cause: str) -> str | None:

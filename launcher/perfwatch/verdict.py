@@ -3,13 +3,47 @@
 The JSON of ``Verdict`` is the object that ``perfwatch attach --json`` prints: schema ``perfwatch.verdict/1``.
 """
 
+from enum import Enum
+
 import msgspec
 
 SCHEMA = "perfwatch.verdict/1"
 STATES = ("gone", "hung", "busy", "slow", "healthy", "inconclusive")
 OWNERS = ("user_code", "data", "storage", "network", "fabric", "gpu", "node", "scheduler", "unknown")
 
+NO_CONFIDENCE = "none"
 IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
+
+
+class Level(float, Enum):
+    """How sure a finding is. The number is the share of such verdicts that is right at least (``scripts/calibrate`` measures it)."""
+
+    LOW = 0.5  # a suspicion: noted beside a verdict, never the verdict itself
+    MEDIUM = 0.65  # a verdict to be checked first: something that was not seen may explain the observations as well
+    HIGH = 0.8
+    CERTAIN = 0.95
+
+    def __format__(self, form: str) -> str:
+        """As a number, in every version of Python."""
+        return format(float(self), form)
+
+    @classmethod
+    def of(cls, confidence: float) -> "Level":
+        """The highest level that a confidence reaches."""
+        return next((level for level, least in _REACHED if confidence >= least), cls.LOW)
+
+    @property
+    def word(self) -> str:
+        """The level as it is printed."""
+        return self.name.lower()
+
+
+_REACHED = ((Level.CERTAIN, 0.9), (Level.HIGH, 0.8), (Level.MEDIUM, 0.6))
+
+
+def confidence_word(confidence: float) -> str:
+    """The level of a verdict's confidence as it is printed; ``none`` if it claims nothing."""
+    return Level.of(confidence).word if confidence > 0.0 else NO_CONFIDENCE
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -78,7 +112,7 @@ class Suspect(_Part, frozen=True, kw_only=True):
 
 
 class Finding(_Part, frozen=True, kw_only=True):
-    """A rule recognised its cause. ``confidence`` 0..1."""
+    """A rule recognised its cause. ``confidence`` is a ``Level``."""
 
     cause: str
     state: str
@@ -181,7 +215,10 @@ class ObserverCost(_Part, frozen=True, kw_only=True):
 
 
 class Verdict(_Part, frozen=True, kw_only=True):
-    """The one answer. Times are ISO 8601 UTC; the other fields are explained by their types above."""
+    """The one answer. Times are ISO 8601 UTC; the other fields are explained by their types above.
+
+    confidence: the number of its ``Level``; 0 if nothing is claimed.
+    """
 
     schema: str = SCHEMA
     state: str

@@ -45,7 +45,9 @@ def test_a_change_arrives_as_slack_takes_it(webhook: Webhook, notifiers: list[No
     notifiers[0].post(notification(Change(verdict(), ("healthy", "balanced")), session(), FOLDER))
     found = webhook.next()
 
-    assert found["text"].startswith("perfwatch on node-a: HUNG stuck_worker, 97% sure (was healthy)\nworker 758 has")
+    assert found["text"].startswith(
+        "perfwatch on node-a: HUNG stuck_worker, confidence certain (was healthy)\nworker 758 has"
+    )
     assert found["perfwatch"]["schema"] == "perfwatch.notification/1"
     assert found["perfwatch"]["before"] == {"state": "healthy", "cause": "balanced"}
     assert found["perfwatch"]["session"] == FOLDER

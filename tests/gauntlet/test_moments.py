@@ -91,9 +91,10 @@ def test_a_report_counts_each_kind_and_lists_its_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "text"), [(0.0, "-"), (0.3, "0.50"), (0.7, "0.65"), (0.73, "0.80"), (0.9, "0.95"), (1.0, "0.95")]
+    ("confidence", "text"),
+    [(0.0, "-"), (0.3, "0.50"), (0.6, "0.65"), (0.79, "0.65"), (0.8, "0.80"), (0.9, "0.95"), (1.0, "0.95")],
 )
-def test_a_confidence_is_the_nearest_of_four_levels(confidence: float, text: str) -> None:
+def test_a_confidence_is_the_one_of_four_levels(confidence: float, text: str) -> None:
     """Nothing claimed has no level."""
     assert level(confidence) == text
 

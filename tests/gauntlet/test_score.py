@@ -141,13 +141,14 @@ def test_a_drill_may_say_that_its_chain_ends_in_what_time_may_heal() -> None:
 
 
 def test_calibration_compares_what_was_claimed_with_what_was_right() -> None:
-    """Four verdicts at 0.9, one of them wrong, two at 1.0: bins at 0.9 and at the top."""
-    rows = [row()] * 3 + [row(cause="blocked_pipe")] + [row(confidence=1.0)] * 2
+    """Two high, four certain and one of them wrong."""
+    rows = [row()] * 3 + [row(cause="blocked_pipe")] + [row(confidence=0.85)] * 2
     result = score(rows)
-    nines, ones = result.reliability
+    high, certain = result.reliability
 
-    assert (nines.low, nines.count, nines.accuracy, ones.count, ones.accuracy) == (0.9, 4, 0.75, 2, 1.0)
-    assert result.calibration_error == pytest.approx(4 / 6 * 0.15)
+    assert (high.level, high.count, high.accuracy) == ("high", 2, 1.0)
+    assert (certain.level, certain.count, certain.accuracy) == ("certain", 4, 0.75)
+    assert result.calibration_error == pytest.approx(2 / 6 * 0.2 + 4 / 6 * 0.2)
 
 
 def test_abstentions_stay_out_of_the_calibration() -> None:

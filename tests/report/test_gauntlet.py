@@ -47,7 +47,7 @@ def test_the_summary_has_every_figure_that_has_a_goal() -> None:
         "false hung         1/2 (50.0%)",
         "confidently wrong  1/2 (50.0%)",
         "abstained          0/2 (0.0%)",
-        "calibration error  0.400",
+        "calibration error  0.450",
         "1 x each, --mode attach",
     ]
 
@@ -57,7 +57,7 @@ def test_a_confidently_wrong_verdict_is_shown_with_its_words_and_its_session() -
     lines = shown(FALSE)
     place = lines.index("Confidently wrong: 1")
 
-    assert lines[place + 1].startswith("  busy_save (loud #0): busy/checkpointing, said hung/stuck_worker at 0.90")
+    assert lines[place + 1].startswith("  busy_save (loud #0): busy/checkpointing, said hung/stuck_worker (certain)")
     assert "    /tmp/two" in lines[place:]
 
 

@@ -44,7 +44,7 @@ FULL = verdict(
 )
 
 EXPECTED = """\
-HUNG  stalled_collective  97% sure  silent for 6 min 52 s  (user code)
+HUNG  stalled_collective  (confidence: certain)  for 6 min 52 s  (user code)
 rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at
 train.py:9 for 412 s
 to blame     rank 1, worker 758 of pid 734 in __getitem__ (train.py:9)
@@ -84,7 +84,7 @@ def test_an_empty_part_is_left_out() -> None:
     healthy = verdict(state="healthy", cause="cpu_training", summary="steps advance", owner="unknown")
 
     assert rendered(healthy).splitlines() == [
-        "HEALTHY  cpu_training  97% sure",
+        "HEALTHY  cpu_training  (confidence: certain)",
         "steps advance",
         "2026-11-20T11:51:24Z, 2 of 2 ranks seen; looking cost 0.21 s of CPU, 6 stack",
         "dumps, no pause of the job",

@@ -79,7 +79,7 @@ def test_where_nobody_works_who_may_write_it_the_loop_has_no_end(line: SourceLin
         started(history, ASKS_TOO if does == "asks too" else None, cores=0.95 if does == "asks too" else 0.0)
     verdict = judged(history, LATE)
 
-    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "endless_python", 0.78)
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "endless_python", 0.65)
 
 
 def test_a_child_whose_main_thread_asks_may_work_in_another() -> None:

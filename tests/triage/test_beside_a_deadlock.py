@@ -93,14 +93,14 @@ def test_a_thread_that_went_on_in_the_midst_of_its_work_may_release_one_of_them(
     """It takes result after result from a pool: then it is no sure deadlock."""
     verdict = judged(MAIN, OTHER, BARE, beside=COLLECTS)
 
-    assert verdict.confidence <= 0.78
+    assert verdict.confidence <= 0.65
 
 
 def test_a_listener_of_which_no_line_was_read_may_hold_one_of_them() -> None:
     """So it is less sure, and who waits for the locks is named all the same."""
     verdict = judged(MAIN, OTHER)
 
-    assert (verdict.cause, verdict.confidence) == ("deadlocked_locks", 0.78)
+    assert (verdict.cause, verdict.confidence) == ("deadlocked_locks", 0.65)
     assert LISTENER not in {one.tid for one in verdict.culprits}
 
 

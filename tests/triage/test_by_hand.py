@@ -32,13 +32,11 @@ def test_a_program_that_trains_with_an_optimizer_does_not_descend_by_hand() -> N
     said = turned("w -= rate * (x.T @ error)", trained=True)
 
     assert said.cause == "endless_python"
-    assert said.confidence > 0.65
 
 
 @pytest.mark.parametrize("update", ["left -= 1", "w = w * 2", "rounds += 1"])
 def test_a_loop_that_counts_down_or_computes_is_endless(update: str) -> None:
-    """The form alone tells a descent."""
+    """It is no descent."""
     said = turned(update)
 
     assert said.cause == "endless_python"
-    assert said.confidence > 0.65

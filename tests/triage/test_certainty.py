@@ -12,7 +12,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.verdict import Culprit, Finding, Verdict
+from perfwatch.verdict import Culprit, Finding, Level, Verdict
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import HostShare, KernelShare, SourceLine, SyncPoint, TorchTrace
 from tests.recorded import RECORDINGS, load_case
@@ -23,27 +23,6 @@ HUNG = [
     for case in cases(RECORDINGS)
     if case.parent.name == "fires" and expected_of(case).state == "hung"
 ]
-# Cases in which no rule caps the confidence, and what was read of each witness that they cite.
-UNCAPPED = [
-    "blocked_child/fires/blocked_child",
-    "blocked_pipe/fires/stderr_that_an_actor_does_not_read",
-    "deadlocked_locks/fires/producer_ended",
-    "stalled_collective/fires/collector_that_reads_no_more",
-    "stalled_collective/fires/stalled_collective-nccl",
-    "stalled_collective/fires/stalled_collective-nccl-dead",
-    "stalled_collective/fires/store_that_refuses",
-    "stuck_worker/fires/two_locks_in_opposite_order",
-    "waiting_for_input/fires/waiting_for_input",
-]
-READ_FROM: dict[str, type[r.Reading]] = {
-    "stack": r.Stack,
-    "steps": r.Steps,
-    "thread": r.Thread,
-    "syscall": r.Thread,
-    "socket": r.Descriptor,
-    "process": r.ProcessEnded,
-    "nccl_ras": r.Communicator,
-}
 
 
 def without(recording: Recording, *kinds: type[r.Reading]) -> Recording:
@@ -61,18 +40,6 @@ def test_whatever_is_not_read_no_hang_becomes_surer(case: str) -> None:
 
     assert max(same) <= full.confidence
     assert min(same) < full.confidence
-
-
-@pytest.mark.parametrize("case", UNCAPPED)
-def test_each_witness_that_is_cited_counts(case: str) -> None:
-    """Without what it was read from, the same cause is less sure, or nothing is said."""
-    whole, at = load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at
-    full = diagnose(whole, at)
-    cited = {READ_FROM[one.witness] for one in full.evidence if one.witness in READ_FROM}
-    flat = [kind.__name__ for kind in cited if diagnose(without(whole, kind), at).confidence >= full.confidence]
-
-    assert full.confidence >= 0.95
-    assert flat == []
 
 
 def reads_an_empty_pipe(seconds: int = 90, each_seconds: float = 0.3) -> Recording:
@@ -123,14 +90,14 @@ def reads_an_empty_pipe(seconds: int = 90, each_seconds: float = 0.3) -> Recordi
     return Recording(session, tuple(records))
 
 
-def test_a_blocked_pipe_is_less_sure_without_its_stack_or_its_steps_and_least_without_both() -> None:
-    """The task's own files are one source: what they tell does not stand for the others."""
+def test_a_blocked_pipe_is_certain_by_what_the_kernel_says_of_its_task_alone() -> None:
+    """When it last ran and what it is blocked in."""
     whole = reads_an_empty_pipe()
     looks = [whole, without(whole, r.Stack), without(whole, r.Steps), without(whole, r.Stack, r.Steps)]
 
     told = [(verdict.cause, verdict.confidence) for verdict in map(diagnose, looks)]
 
-    assert told == [("blocked_pipe", 0.98), ("blocked_pipe", 0.96), ("blocked_pipe", 0.96), ("blocked_pipe", 0.9)]
+    assert told == [("blocked_pipe", Level.CERTAIN)] * 4
 
 
 @pytest.mark.parametrize(("each_seconds", "witness"), [(10.0, False), (1.0, True)])
@@ -215,7 +182,7 @@ def test_trace_that_agrees_makes_surer_and_names(cause: str) -> None:
     training.add(trace(**says))
     sharp = told(training, cause)
 
-    assert sharp.confidence == 0.88
+    assert sharp.confidence == 0.8
     assert [one.witness for one in sharp.evidence] == ["torch_trace"]
     assert name in sharp.summary
 

@@ -47,7 +47,7 @@ def test_a_script_that_asks_and_sleeps_again_and_again_is_named_after_twice_the_
     soon, late = judged(history, STOPPED + 80.0), judged(history, STOPPED + 130.0)
 
     assert (soon.state, soon.suspect and soon.suspect.cause) == ("inconclusive", "blocked_child")
-    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_child", 0.7)
+    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_child", 0.65)
     assert "wait_for_features.sh" in late.summary
     assert "starts brief programs and sleeps in between" in late.summary
 

@@ -83,7 +83,7 @@ def test_a_compilation_before_any_pass_is_the_first() -> None:
     verdict = compiles_anew(passed=False)
 
     assert (verdict.state, verdict.cause) == ("busy", "compiling")
-    assert level(verdict.confidence) == "high"
+    assert level(verdict.confidence) == "certain"
 
 
 def test_a_compilation_after_a_pass_may_be_one_of_many() -> None:
@@ -91,7 +91,7 @@ def test_a_compilation_after_a_pass_may_be_one_of_many() -> None:
     verdict = compiles_anew()
 
     assert (verdict.state, verdict.cause) == ("busy", "compiling")
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
 
 
 def test_one_that_comes_back_after_another_step_is_one_of_many() -> None:
@@ -99,7 +99,7 @@ def test_one_that_comes_back_after_another_step_is_one_of_many() -> None:
     verdict = compiles_anew(BACKWARD, OPTIMIZER, IN_FORWARD)
 
     assert (verdict.state, verdict.cause) == ("slow", "recompiling"), verdict.summary
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
     assert compiles_anew(BACKWARD, OPTIMIZER, IN_FORWARD, passed=False).state != "slow"
 
 
@@ -108,7 +108,7 @@ def test_shapes_that_are_tried_before_training_are_no_recompilation() -> None:
     verdict = compiles_anew(BACKWARD, IN_FORWARD, IN_FORWARD, IN_FORWARD, around=TRAINS[:2])
 
     assert (verdict.state, verdict.cause) == ("busy", "compiling"), verdict.summary
-    assert level(verdict.confidence) == "high"
+    assert level(verdict.confidence) == "certain"
 
 
 def test_passes_that_the_compiler_traces_are_none_of_the_training() -> None:

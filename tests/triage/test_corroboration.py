@@ -43,7 +43,7 @@ def test_ranks_that_are_late_by_turns_are_no_sure_lack_of_bandwidth() -> None:
     """One of four may compute at any time while the others wait for it."""
     verdict = retold(TURNS)
 
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
     assert "by turns for each other" in verdict.summary
 
 
@@ -78,14 +78,14 @@ def test_a_save_in_a_loop_that_trains_nothing_may_be_tried_again_and_again(
     verdict = retold(SAVES, changed, *more)
 
     assert verdict.cause == "checkpointing"
-    assert (level(verdict.confidence) == "high") is surely
+    assert (level(verdict.confidence) == "certain") is surely
 
 
 def test_who_asks_hundreds_of_times_a_second_may_poll_and_backs_off_from_nothing() -> None:
     """What a child puts into a ring in shared memory."""
     verdict = retold(RECORDINGS / "retrying" / "fires" / "polls_a_shared_ring")
 
-    assert level(verdict.confidence) in ("low", "note")
+    assert level(verdict.confidence) in ("medium", "low")
     assert "it may poll" in verdict.summary
 
 

@@ -171,7 +171,7 @@ def test_only_a_known_launcher_vouches_for_ranks_whose_ends_were_not_seen(
     verdict = by_hand((30.0, ProcessEnded(pid=11, start_ticks=9)), command=command)
 
     assert verdict.cause == "finished"
-    assert (level(verdict.confidence) == "high") is vouches
+    assert (level(verdict.confidence) == "certain") is vouches
     assert ("how its ranks ended was not seen" in verdict.summary) is not vouches
 
 
@@ -231,8 +231,8 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
     ("words", "cause", "confidence"),
     [
         ("RuntimeError: [pair.cc:538] Read error [127.0.0.1]:59034: Connection reset by peer", "killed", "medium"),
-        ("ValueError: bad batch", "crashed", "high"),  # its launcher may have made the other one end for that
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", "high"),  # of any server
+        ("ValueError: bad batch", "crashed", "certain"),  # its launcher may have made the other one end for that
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "crashed", "certain"),  # of any server
     ],
 )
 def test_of_an_error_and_a_signal_that_one_look_found_the_words_tell_the_order(
@@ -257,7 +257,7 @@ def test_a_rank_that_lost_another_whose_end_was_not_seen_is_named_less_surely() 
     )
 
     assert verdict.cause == "crashed"
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
     assert "killed" in {one.cause for one in verdict.alternatives}
 
 
@@ -277,5 +277,27 @@ def test_a_rank_without_words_is_named_less_surely_beside_one_that_was_gone_befo
     verdict = judge(Case(history, session(root_pids=(1,))))
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
-    assert (level(verdict.confidence) == "high") is sure
+    assert (level(verdict.confidence) == "certain") is sure
     assert ("of rank 2 nothing was seen" in verdict.summary) is not sure
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "cause", "confidence"),
+    [
+        (1, None, "crashed", "medium"),  # out of GPU memory has this code too
+        (None, 15, "killed", "certain"),
+        (None, 9, "killed", "medium"),
+        (0, None, "finished", "certain"),
+    ],
+)
+def test_a_zombie_is_judged_by_its_exit_code_or_signal(
+    code: int | None, number: int | None, cause: str, confidence: str
+) -> None:
+    """It has neither a command line nor a memory map."""
+    history = History()
+    history.add(0.0, Process(pid=7, start_ticks=1, parent_pid=1, name="python", command=()))
+    history.add(0.0, ProcessEnded(pid=7, start_ticks=1, exit_code=code, signal=number, zombie=True))
+    history.at = 1.0
+    verdict = judge(Case(history, session(root_pids=(7,))))
+
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("gone", cause, confidence)

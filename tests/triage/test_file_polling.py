@@ -81,7 +81,7 @@ def test_a_file_that_is_there_tells_since_when_it_stays(
 
     assert verdict.state == state
     assert verdict.summary.endswith(f"waits for {said}")
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
 
 
 def test_a_path_in_a_variable_that_the_loop_does_not_test_is_not_what_it_waits_for() -> None:

@@ -201,7 +201,7 @@ def test_a_server_that_serves_others_meanwhile_is_given_more_time_and_no_more() 
     late = judged(history, STOPPED + 320.0)
 
     assert states == ["busy"] * 3
-    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_network", 0.7)
+    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_network", 0.65)
 
 
 def test_a_server_that_only_looks_for_visitors_has_lost_the_request() -> None:

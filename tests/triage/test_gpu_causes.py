@@ -309,7 +309,8 @@ def test_whoever_is_there_beside_job_and_server_is_noted(
     )
 
     assert (verdict.cause == "shared_gpu") is surely
-    assert level_in(verdict, "shared_gpu") == ("high" if surely else "note")
+    assert (confidence_in(verdict, "shared_gpu") > 0.9) is surely
+    assert confidence_in(verdict, "shared_gpu") >= 0.5
     assert all(one in told[0] for one in blamed)
     assert len(blamed) > 1 or "pid 50" not in told[0]
     assert waits_beside(*listed).state == "inconclusive"
@@ -353,7 +354,7 @@ def test_where_every_card_is_lost_it_does_not_matter_whose_they_are() -> None:
     verdict = job.goes_on(12, [READS_LOSS]).verdict()
 
     assert (verdict.state, verdict.cause) == ("hung", "driver_unresponsive")
-    assert level(verdict.confidence) == "medium"
+    assert verdict.confidence == 0.8
 
 
 def stands_at(*cards: tuple[float, Gpu]) -> Verdict:

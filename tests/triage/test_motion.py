@@ -98,8 +98,8 @@ def test_a_download_is_surer_where_the_thread_was_seen_to_wait_for_its_bytes() -
 
     sure, unsure = diagnose(recording, at), diagnose(replace(recording, records=seen), at)
 
-    assert (sure.cause, level(sure.confidence)) == ("downloading", "high")
-    assert (unsure.cause, level(unsure.confidence)) == ("downloading", "low")
+    assert (sure.cause, level(sure.confidence)) == ("downloading", "certain")
+    assert (unsure.cause, level(unsure.confidence)) == ("downloading", "medium")
 
 
 EVENT_LOOP: Frames = (

@@ -8,7 +8,7 @@ from tests.training import BACKWARD, FORWARD, OPTIMIZER, TORCH, TRAIN, Training,
 
 SKIPS = "skipping_steps"
 # How sure that is: counted, sampled, and where it was not seen how steps were made before; a note is a suspicion, or stands beside.
-COUNTED, SAMPLED, UNTOLD, NOTED = "high", "medium", "low", "note"
+COUNTED, SAMPLED, UNTOLD, NOTED = "certain", "high", "medium", "low"
 
 
 def sure(verdict: Verdict) -> str | None:
@@ -116,8 +116,8 @@ CLEARS_UNSEEN = (Frame("inner", f"{TORCH}/_compile.py", 54), Frame("train", TRAI
         (CLEARS, None, SAMPLED),
         (FORWARD, None, NOTED),
         (FORWARD, "scheduler.step", NOTED),
-        (FORWARD, "self.optimizer.step", SAMPLED),
-        (CLEARS_UNSEEN, "self.optimizer.step", SAMPLED),
+        (FORWARD, "self.optimizer.step", UNTOLD),
+        (CLEARS_UNSEEN, "self.optimizer.step", UNTOLD),
     ],
 )
 def test_without_a_count_only_a_loop_that_has_an_optimizer_of_torch_skips_its_steps(
@@ -186,9 +186,9 @@ TRAINS = ("model", "torch.isfinite", "loss.backward", "optimizer.step")
 @pytest.mark.parametrize(
     ("calls", "within", "said"),
     [
-        (TRAINS, (), ("slow", "skipping_steps", "low")),
-        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", "low")),  # a flag says what it is this time
-        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", "low")),
+        (TRAINS, (), ("slow", "skipping_steps", "medium")),
+        (TRAINS, ("torch.set_grad_enabled",), ("busy", "evaluating", "medium")),  # a flag says what it is this time
+        (("model", "loss.backward", "optimizer.step"), (), ("busy", "evaluating", "medium")),
         (("model", "torch.isfinite"), (), ("busy", "evaluating", "medium")),  # a loop of its own
     ],
 )

@@ -20,7 +20,7 @@ SLEEP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 SECONDS, LOOK_SECONDS = 300, 0.5
 STEPS = [FORWARD, BACKWARD, OPTIMIZER]
-NOTED = "note"  # a finding beside the verdict
+NOTED = "low"  # a finding beside the verdict
 
 
 def two_ranks() -> History:
@@ -125,7 +125,7 @@ def throttled(periods_share: float, seconds_per_second: float, *, delayed: float
 @pytest.mark.parametrize(
     ("periods_share", "seconds_per_second", "delayed", "confidence"),
     [
-        (0.9, 0.6, 0.6, "high"),
+        (0.9, 0.6, 0.6, "certain"),
         (0.3, 0.003, 0.003, NOTED),  # a millisecond in each of them
         (0.3, 1.6, 0.02, NOTED),  # summed over sixteen CPUs, and hardly ever the one of the training
     ],
@@ -144,7 +144,7 @@ def test_a_quota_is_blamed_for_the_time_that_it_takes_and_not_for_the_periods_th
     ("card", "load", "confidence"),
     [
         (False, None, NOTED),  # exported in .bashrc: there is no launch that could block
-        (True, "tiny_kernels", "high"),  # the card waits for its host
+        (True, "tiny_kernels", "certain"),  # the card waits for its host
         (True, None, "medium"),  # the card is not read
     ],
 )

@@ -54,8 +54,8 @@ def test_hooks_and_functions_of_its_own_are_called_back(frames: tuple[Frame, ...
 @pytest.mark.parametrize(
     ("hooked", "owns_gil", "calls", "loops", "confidence"),
     [
-        (13, True, ("round",), ("for",), "high"),
-        (5, True, (), ("for",), "medium"),
+        (13, True, ("round",), ("for",), "certain"),
+        (5, True, (), ("for",), "high"),
         (1, True, (), ("for",), None),
         (13, False, (), ("for",), None),  # operations of torch
         (13, True, ("native.crunch",), ("for",), None),  # an extension may keep the GIL as well
@@ -85,7 +85,7 @@ def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely()
     job.goes_on(22.0, [*LOOPS, FORWARD, OPTIMIZER], owns_gil=None)
     verdict = job.verdict()
 
-    assert level_in(verdict, "host_bound_python") == "note"
+    assert level_in(verdict, "host_bound_python") == "low"
     assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("healthy", "cpu_training", "medium")
     assert "which torch calls back" in verdict.summary
 
@@ -126,7 +126,7 @@ def test_a_model_that_reads_texts_in_its_forward_is_doubted(inner: tuple[Frame, 
     verdict = Training(card=False).goes_on(20.0, [own, own, own, BACKWARD, OPTIMIZER], owns_gil=True).verdict()
 
     assert (verdict.state, verdict.cause) == ("healthy", "cpu_training")
-    assert (level(verdict.confidence) != "high") is doubted
+    assert (level(verdict.confidence) != "certain") is doubted
     assert ("plain Python, at forward (train.py:8)" in verdict.summary) is doubted
 
 
@@ -144,7 +144,7 @@ def test_numpy_in_a_hook_is_reported_and_in_an_operation_of_the_models_own_it_is
     verdict = retold(RECORDINGS / "host_bound_python" / "fires" / "hook_in_numpy", changed)
 
     assert ((verdict.state, verdict.cause) == ("slow", "host_bound_python")) is told
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
 
 
 OWN = [(Frame("edit_distance", TRAIN, line), Frame("train", TRAIN, 18)) for line in (30, 31)]

@@ -61,7 +61,7 @@ def test_only_what_follows_on_short_failures_is_a_restart(
     verdict = judged(followed(above, life_seconds, code=code))
 
     assert ((verdict.state, verdict.cause) == ("slow", "restart_loop")) is restarted
-    assert ("3 processes of rank 0" in verdict.summary) is restarted
+    assert ("3 processes of rank 0 in 41 s" in verdict.summary) is restarted
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_at_any_other_terminal_a_device_or_a_program_answers_and_may_take_its_ti
     late = judged(history, STOPPED + 320.0)
 
     assert states == ["inconclusive"] * 3
-    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_network", 0.7)
+    assert (late.state, late.cause, late.confidence) == ("hung", "blocked_network", 0.65)
     assert terminal.target in late.summary
 
 

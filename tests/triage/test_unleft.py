@@ -54,7 +54,7 @@ def test_a_loop_that_was_left_within_seconds_before_and_is_not_left_for_minutes_
     assert told(job.goes_on(90.0, WRITES, samples=10)) == SUSPECTED
 
     found = job.goes_on(160.0, WRITES, samples=10).verdict()
-    assert (found.state, found.cause, found.confidence) == ("hung", "endless_python", 0.7)
+    assert (found.state, found.cause, found.confidence) == ("hung", "endless_python", 0.65)
     assert "its loop at write (train.py:" in found.summary
 
 

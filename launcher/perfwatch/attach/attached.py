@@ -12,7 +12,7 @@ from perfwatch import __version__
 from perfwatch.captures.capture import Outcome, Request
 from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
-from perfwatch.errors import CaptureFailed
+from perfwatch.errors import CaptureFailed, NoSuchTarget
 from perfwatch.exporters.exporters import Open, Outlet, Outlets
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.jobs.discovery import refuse_several
@@ -89,7 +89,7 @@ class Attached:
             others = [root.pid for root in started if len(started) > 1]
             related = Relatives()
             numbered = target.root.rank is not None
-            if not others and (not numbered or (target.asked.world_size or 1) > 1):
+            if target.gone is None and not others and (not numbered or (target.asked.world_size or 1) > 1):
                 related = relatives(filesystem, child, target)
             tops = list(dict.fromkeys([target.root.pid, *others, *related.tops]))
             described = Session(
@@ -124,6 +124,7 @@ class Attached:
         self._watch.look.expect(target.root)
         self._watch.take(related.unseen)
         self.roots = tuple(tops)
+        self._gone = target.gone is not None
 
     def decide(self, stream: IO[str]) -> Verdict:
         """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
@@ -158,7 +159,12 @@ class Attached:
         return self._final(self._known(stream))
 
     def capture(self, request: Request, stream: IO[str]) -> Outcome:
-        """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on."""
+        """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on.
+
+        Raises NoSuchTarget if the job has ended.
+        """
+        if self._gone:
+            raise NoSuchTarget(f"process {self.roots[0]} has ended", f"perfwatch attach {self.roots[0]}")
         ends = self._watch.at + LOOK_SECONDS
         while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
             pass  # who the ranks are, and whether they move

@@ -8,6 +8,7 @@ from perfwatch.exporters.announcer import Change
 from perfwatch.recording.redaction import redact_tree
 from perfwatch.recording.session import Session
 from perfwatch.text import clean
+from perfwatch.verdict import confidence_word
 
 SCHEMA = "perfwatch.notification/1"
 LONGEST_TEXT = 3000  # Slack cuts at 40,000, people long before
@@ -45,7 +46,7 @@ def _text(change: Change, session: Session, folder: str) -> str:
     cause = f" {verdict.cause}" if verdict.cause else ""
     before = f" (was {change.before[0]})" if change.before else ""
     lines = [
-        f"perfwatch on {session.machine.name}: {verdict.state.upper()}{cause}, {verdict.confidence:.0%} sure{before}",
+        f"perfwatch on {session.machine.name}: {verdict.state.upper()}{cause}, confidence {confidence_word(verdict.confidence)}{before}",
         verdict.summary,
         f"job: {' '.join(session.command)}",
         *(f"next: {step}" for step in verdict.next[:1]),

@@ -15,12 +15,11 @@ import msgspec
 
 from perfwatch.gauntlet.recorded import blamed, load_case
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Level, Verdict
 
 T = TypeVar("T")
 
 MOMENTS = 13
-LEVELS = (0.5, 0.65, 0.8, 0.95)
 KINDS = ("case added", "case removed", "state changed", "cause changed", "later", "sooner", "culprit", "level")
 EMPTY, GAP = "-", "  "
 
@@ -57,10 +56,8 @@ Verdicts = Mapping[str, tuple[Moment, ...]]  # by the name of the case, a moment
 
 
 def level(confidence: float) -> str:
-    """The nearest of the four levels of confidence; empty where nothing is claimed."""
-    if confidence <= 0.0:
-        return EMPTY
-    return f"{min(LEVELS, key=lambda one: (abs(one - confidence), one)):.2f}"
+    """The level of a confidence as a number; empty if nothing is claimed."""
+    return f"{Level.of(confidence):.2f}" if confidence > 0.0 else EMPTY
 
 
 def moments_of(case: Path) -> tuple[Moment, ...]:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.gauntlet.score import NO_VERDICT, PATIENCE_CLASSES, Row, Score
+from perfwatch.verdict import confidence_word
 
 STATES = ("hung", "slow", "busy", "healthy", "gone", "inconclusive", NO_VERDICT)
 
@@ -86,11 +87,9 @@ class GauntletReport:
         return table
 
     def _reliability(self) -> Table:
-        table = _table("confidence", "verdicts", "claimed", "right")
+        table = _table("confidence", "verdicts", "at least", "right")
         for line in self.score.reliability:
-            table.add_row(
-                f"{line.low:.2f} to {line.high:.2f}", str(line.count), f"{line.confidence:.3f}", f"{line.accuracy:.3f}"
-            )
+            table.add_row(line.level, str(line.count), f"{line.confidence:.2f}", f"{line.accuracy:.3f}")
         return table
 
     def _rows(self, title: str, rows: tuple[Row, ...]) -> Iterator[RenderableType]:
@@ -107,7 +106,7 @@ def row_line(row: Row) -> str:
         return f"{what}: {row.broken}"
     if row.fault is not None:
         return f"{what}: {row.fault}"
-    return f"{what}, said {row.state}/{row.cause or '-'} at {row.confidence or 0.0:.2f}: {row.summary}"
+    return f"{what}, said {row.state}/{row.cause or '-'} ({confidence_word(row.confidence or 0.0)}): {row.summary}"
 
 
 def _titled(title: str, table: Table) -> Iterator[RenderableType]:

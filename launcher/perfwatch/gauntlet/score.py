@@ -5,16 +5,15 @@ kinds of failure are kept apart. ``fault`` means that perfwatch gave no verdict;
 failed before its fault began; it is shown and not counted.
 """
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from perfwatch.triage.history import quantile
+from perfwatch.verdict import Level
 
-CONFIDENT = 0.8  # a wrong verdict from here on is "confidently wrong": the worst thing that perfwatch can say
-BIN_EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)  # finer where verdicts lie; the last bin includes 1.0
+CONFIDENT = Level.HIGH  # a wrong verdict from here on is "confidently wrong": the worst thing that perfwatch can say
 NO_VERDICT = "no verdict"
 
 # How long a cause must be watched before it may be named, by the end of its wait chain (see the patience of triage).
@@ -75,9 +74,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "inconclusive" and self.expected_state != "inconclusive"
 
     @property
+    def level(self) -> Level | None:
+        """The level of its confidence; None if there is no verdict."""
+        return None if self.confidence is None or self.state in (None, "inconclusive") else Level.of(self.confidence)
+
+    @property
     def confidently_wrong(self) -> bool:
-        """A false verdict that sounded sure."""
-        return not self.right and not self.abstained and (self.confidence or 0.0) >= CONFIDENT
+        """True if the verdict is false and sounds sure."""
+        return not self.right and self.level is not None and self.level >= CONFIDENT
 
     @property
     def expected_label(self) -> str:
@@ -125,13 +129,12 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the reliability table: verdicts with a confidence from ``low`` up to ``high``."""
+    """One line of the reliability table: the verdicts of one level of confidence."""
 
-    low: float
-    high: float
+    level: str
     count: int
-    confidence: float  # the mean of what was claimed
-    accuracy: float  # the share that was right
+    confidence: float  # the share that should be right
+    accuracy: float  # the share that is right
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,22 +223,9 @@ def _times(runs: Sequence[Row]) -> tuple[Times, ...]:
 
 def _reliability(runs: Sequence[Row]) -> tuple[Bin, ...]:
     lines = []
-    for low, high in itertools.pairwise(BIN_EDGES):
-        inside = [
-            row
-            for row in runs
-            if row.confidence is not None
-            and row.state not in (None, "inconclusive")
-            and (low <= row.confidence < high or row.confidence == high == 1.0)
-        ]
+    for level in Level:
+        inside = [row for row in runs if row.level is level]
         if inside:
-            lines.append(
-                Bin(
-                    low=low,
-                    high=high,
-                    count=len(inside),
-                    confidence=sum(row.confidence or 0.0 for row in inside) / len(inside),
-                    accuracy=sum(row.right for row in inside) / len(inside),
-                )
-            )
+            accuracy = sum(row.right for row in inside) / len(inside)
+            lines.append(Bin(level=level.word, count=len(inside), confidence=float(level), accuracy=accuracy))
     return tuple(lines)

@@ -36,11 +36,13 @@ class Target:
         root: the process at its top.
         asked: the one that the user named.
         program: the first Python among them. Its command line names the job: of a shell or of mpirun only the name is known.
+        gone: how it ended, if it is a zombie that its parent has not reaped.
     """
 
     root: r.Process
     asked: r.Process
     program: r.Process
+    gone: r.ProcessEnded | None = None
 
 
 def exists(pid: int) -> bool:
@@ -68,10 +70,15 @@ def find_job(
         exists: whether a process is there although /proc does not show it.
         own_pid: who we are: below the shell that is named, we and our helpers are no part of the job.
 
-    Raises NoSuchTarget for a pid that is not there or a zombie, NotATrainingJob when nothing in the tree is Python,
-    PermissionDenied when /proc hides the process.
+    A zombie is a job of its own that has ended, unless its parent trains: then that one is the job.
+
+    Raises NoSuchTarget for a pid that is not there or the zombie of a job that goes on, NotATrainingJob when nothing in the tree is
+    Python, PermissionDenied when /proc hides the process.
     """
-    asked = _asked(filesystem, pid, child, exists)
+    asked, gone = _asked(filesystem, pid, child, exists)
+    if gone is not None:
+        _refuse_part(filesystem, asked, gone, child)
+        return Target(asked, asked, asked, gone)
     if asked.name.startswith(OUR_HELPERS):
         raise NotATrainingJob(f"process {pid} ({asked.name}) is a helper of perfwatch itself", LIST_ADVICE)
     root = root_of(filesystem, asked, child)
@@ -104,7 +111,9 @@ def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proc
     return parent if parent.python and _kin(process, parent) else process
 
 
-def _asked(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool]) -> r.Process:
+def _asked(
+    filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[int], bool]
+) -> tuple[r.Process, r.ProcessEnded | None]:
     try:
         process = identify(filesystem, _leader(filesystem, pid), child, redact_command)
         gone = ended(filesystem, process)
@@ -119,15 +128,23 @@ def _asked(filesystem: Filesystem, pid: int, child: Caller, exists: Callable[[in
         raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
     except (Unavailable, ValueError) as why:  # it ended between two reads
         raise NoSuchTarget(f"no process {pid}: {why}", LIST_ADVICE) from None
-    if gone is None:
-        return process
-    if not gone.zombie:
+    if gone is not None and not gone.zombie:
         raise NoSuchTarget(f"process {pid} ({process.name}) ended while we looked", LIST_ADVICE)
-    raise NoSuchTarget(
-        f"process {pid} ({process.name}) is a zombie: it has ended ({_how(gone)}) and its parent "
-        f"{process.parent_pid} has not reaped it",
-        f"perfwatch attach {process.parent_pid}, if that is a process of the job; {LIST_ADVICE}",
-    )
+    return process, gone
+
+
+def _refuse_part(filesystem: Filesystem, process: r.Process, gone: r.ProcessEnded, child: Caller) -> None:
+    """Refuse a zombie whose parent trains: it was a worker of a job that goes on."""
+    try:
+        parent = identify(filesystem, process.parent_pid, child, redact_command)
+    except (Unavailable, ValueError):
+        return
+    if parent.torch_loaded:
+        raise NoSuchTarget(
+            f"process {process.pid} ({process.name}) is a zombie: it has ended ({_how(gone)}) and its parent {parent.pid} has not "
+            "reaped it",
+            f"perfwatch attach {parent.pid}",
+        )
 
 
 def _leader(filesystem: Filesystem, pid: int) -> int:

@@ -10,6 +10,7 @@ from perfwatch.report.story import Story, conditions, probes
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.text import clean, duration
+from perfwatch.verdict import confidence_word
 
 MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
 LONGEST = 400
@@ -26,7 +27,7 @@ def _lines(story: Story) -> Iterator[str]:
     verdict = story.verdict
     cause = f" {_code(verdict.cause)}" if verdict.cause else ""
     silent = "" if verdict.silent_seconds is None else f", silent for {duration(verdict.silent_seconds)}"
-    yield f"**{escaped(verdict.state.upper())}**{cause} — {verdict.confidence:.0%} sure{silent}"
+    yield f"**{escaped(verdict.state.upper())}**{cause} — confidence: {confidence_word(verdict.confidence)}{silent}"
     yield ""
     yield f"> {escaped(verdict.summary)}"
     if story.lived is not None:

@@ -23,6 +23,7 @@ from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
+from perfwatch.verdict import confidence_word
 
 LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
 MOST_THREADS = 600
@@ -36,7 +37,7 @@ def as_page(story: Story) -> str:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # Bokeh names a thing before it refers to it
-    environment.filters |= {"line": _line, "duration": duration, "percent": _percent}
+    environment.filters |= {"line": _line, "duration": duration, "percent": _percent, "confidence": confidence_word}
     all_threads, lanes = threads(story), lanes_of(story.whole.history)
     events = story.recording.events
     waited = off_gpu(story.case)

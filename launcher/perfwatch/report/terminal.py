@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.text import clean, duration
-from perfwatch.verdict import IT_RUNS, Culprit, Link, Missing, Verdict, doing
+from perfwatch.verdict import IT_RUNS, Culprit, Link, Missing, Verdict, confidence_word, doing
 
 _NUMBER = re.compile(r"\d+")
 STYLES = {
@@ -67,9 +67,10 @@ class VerdictReport:
         line.append(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
         if verdict.cause:
             line.append(f"  {clean(verdict.cause)}", "bold")
-        line.append(f"  {verdict.confidence:.0%} sure")
+        if verdict.confidence > 0.0:
+            line.append(f"  (confidence: {confidence_word(verdict.confidence)})")
         if verdict.silent_seconds is not None:
-            line.append(f"  silent for {duration(verdict.silent_seconds)}")
+            line.append(f"  for {duration(verdict.silent_seconds)}")
         if verdict.owner != "unknown":
             line.append(f"  ({clean(verdict.owner.replace('_', ' '))})", "dim")
         return line
@@ -181,7 +182,7 @@ def lived_text(verdict: Verdict) -> str:
     """What the last verdict on the living job was, beside one on its end; not cleaned."""
     after = "" if verdict.timeline.decided is None else f" (after {duration(verdict.timeline.decided)})"
     said = f"{verdict.state} {verdict.cause}" if verdict.cause else verdict.state
-    return f"while it lived{after}: {said}, {verdict.confidence:.0%} sure: {verdict.summary}"
+    return f"while it lived{after}: {said}, confidence {confidence_word(verdict.confidence)}: {verdict.summary}"
 
 
 def link_text(one: Link) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 
 from perfwatch.processes.channel import Channel
 from perfwatch.text import clean
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Verdict, confidence_word
 from perfwatch.watching.news import News
 
 UNREMARKABLE = (
@@ -62,7 +62,7 @@ class Voice:
 
 def short(verdict: Verdict) -> str:
     """A verdict in a few lines: what, how sure, the evidence, what next."""
-    lines = [f"{verdict.state.upper()}: {verdict.summary} (confidence {verdict.confidence:.2f})"]
+    lines = [f"{verdict.state.upper()}: {verdict.summary} (confidence: {confidence_word(verdict.confidence)})"]
     lines += [f"  {one.entity}: {one.claim}: {one.observed}" for one in verdict.evidence[:MOST_EVIDENCE]]
     lines += [f"  next: {step}" for step in verdict.next[:1]]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from perfwatch.report.glyphs import progress, shares, sparkline
 from perfwatch.report.terminal import STYLES
 from perfwatch.text import clean, duration
 from perfwatch.top.board import Board, Card, Row
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Verdict, confidence_word
 
 LINES_PER_VERDICT_LINE = 12  # of the screen: 24 lines give the verdict two, for it is what the screen is for
 WIDE_COLUMNS = 140  # two columns side by side from here on
@@ -91,7 +91,9 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
         yield Text()
         return
     line = Text(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
-    line.append(f" {clean(verdict.cause or '')}", "bold").append(f" {verdict.confidence:.0%} ")
+    line.append(f" {clean(verdict.cause or '')}", "bold").append(
+        f" ({confidence_word(verdict.confidence)} confidence) "
+    )
     line.append(clean(verdict.summary))
     wrapped = list(line.wrap(console, width))
     yield from wrapped[: most - 1]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.working import SETTLED
 from perfwatch.triage.waits.threads import OTHERS_MOVE
-from perfwatch.verdict import Finding
+from perfwatch.verdict import Finding, Level
 
 # Rules that see bytes move. CPU time alone contradicts nothing: who spins in a collective uses a core as well.
 SEES_DATA = ("checkpointing", "downloading", "waiting_on_work")
-PLAIN = 0.85  # confidence of such a finding from which the bytes are those of the process itself
+PLAIN = Level.HIGH  # confidence of such a finding from which the bytes are those of the process itself
 
 
 def uncontradicted(case: Case, sure: Sequence[Finding]) -> list[Finding]:

@@ -31,24 +31,23 @@ from perfwatch.verdict import (
     Coverage,
     Efficiency,
     Finding,
+    Level,
     Missing,
     ObserverCost,
     Suspect,
     Timeline,
     Verdict,
+    confidence_word,
     doing,
 )
 from perfwatch_probes.readings import Stack
 
-DOUBTFUL, CLEAR = 0.7, 0.9
-SURE = 0.6  # a finding below this is a suspicion, not a verdict
-SUSPECTED = 0.5  # of a finding's confidence that a mere suspicion of it has
+SURE = Level.MEDIUM  # a finding below this is a suspicion, not a verdict
 SHOWN = 4
 SHOWN_LINKS = 12
 RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
 DUMP = re.compile(r"py-spy dump .*--pid (\d+)$")
 UNNAMED = "unknown"  # in place of a cause, where none can be told
-UNEXPLAINED = 0.3  # confidence of a hang without a name: half of what the least sure verdict needs
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
 
@@ -72,7 +71,9 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
             outcome = rule.judge(case)
             if isinstance(outcome, Finding):
                 outcome = _of_rank(case, sharpened(case, outcome))
-                outcome = msgspec.structs.replace(outcome, next=_possible(case, outcome.next))
+                outcome = msgspec.structs.replace(
+                    outcome, confidence=float(Level.of(outcome.confidence)), next=_possible(case, outcome.next)
+                )
                 outcome = _unless_it_ends(case, outcome) if outcome.state == "hung" else outcome
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
@@ -139,7 +140,10 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         return _inconclusive(case, findings, suspected, missing)
     others = [f for f in findings if f is not chosen]
     also = tuple(
-        Alternative(cause=f.cause, refuted_by=f"also seen ({f.confidence:.0%}), but {chosen.cause} explains it first")
+        Alternative(
+            cause=f.cause,
+            refuted_by=f"also seen ({confidence_word(f.confidence)}), but {chosen.cause} explains it first",
+        )
         for f in others
         if f.state == chosen.state
     )
@@ -184,7 +188,7 @@ def _decided(named: Finding, settled: Finding) -> Finding:
     """A suspicion, where it is certain that the wait does not end by itself."""
     return msgspec.structs.replace(
         named,
-        confidence=max(named.confidence, SURE),
+        confidence=float(max(named.confidence, SURE)),
         evidence=(*named.evidence, *settled.evidence[:1]),
         silent_seconds=_shorter(named, settled),
         decides_in_seconds=0.0,
@@ -203,8 +207,8 @@ def _choose(sure: list[Finding]) -> Finding | None:
     """
     if not sure:
         return None
-    clear = any(one.state == "slow" and one.confidence >= CLEAR for one in sure)
-    if sure[0].state != "slow" and not (sure[0].state == "busy" and sure[0].confidence < DOUBTFUL and clear):
+    clear = any(one.state == "slow" and one.confidence >= Level.CERTAIN for one in sure)
+    if sure[0].state != "slow" and not (sure[0].state == "busy" and sure[0].confidence < Level.HIGH and clear):
         return sure[0]
     return max((f for f in sure if f.state == "slow"), key=lambda f: f.lost_share or 0.0)
 
@@ -239,7 +243,7 @@ def _inconclusive(
     )
     return msgspec.structs.replace(
         verdict,
-        confidence=round(best.confidence * SUSPECTED, 2),
+        confidence=float(Level.LOW),
         summary=f"suspected: {best.summary}",
         suspect=suspect,
         findings=tuple(findings[:SHOWN]),
@@ -264,7 +268,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     suspect = _stuck_somehow(case)
     return msgspec.structs.replace(
         verdict,
-        confidence=0.0 if suspect is None else UNEXPLAINED,
+        confidence=0.0 if suspect is None else float(Level.LOW),
         suspect=suspect,
         silent_seconds=None if suspect is None else suspect.silent_seconds,
         summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",

@@ -6,6 +6,7 @@ Counters in the recording are cumulative; differences and rates are taken here a
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -13,7 +14,6 @@ import msgspec
 
 from perfwatch.recording.recording import Record
 from perfwatch.triage.roles.program import Program
-from perfwatch.triage.spent import Spent
 from perfwatch_probes import readings as r
 
 R = TypeVar("R", bound=r.Reading)
@@ -78,6 +78,21 @@ _KEY_OF = {kind: _key_of(names) for kind, names in KEYS.items() if names}
 
 def _when(seen: Seen[Any]) -> float:
     return seen.at
+
+
+@dataclass
+class Spent:
+    """What the probes have cost since the session began; a watch of days forgets the single calls."""
+
+    cpu_seconds: float = 0.0
+    stack_dumps: int = 0
+    target_paused_seconds: float = 0.0
+
+    def add(self, call: r.ProbeCall) -> None:
+        """One more call. What py-spy cost is charged in a line of its own, which is no dump."""
+        self.cpu_seconds += call.cpu_seconds or 0.0
+        self.stack_dumps += call.probe.startswith("stack") and call.outcome == "ok" and call.entity != "py-spy"
+        self.target_paused_seconds += call.target_paused_seconds
 
 
 class History:

@@ -1,16 +1,16 @@
-"""How sure a hang is: by how many independent sources show that nothing moves, not by how many things were read from them.
+"""How sure a hang is: by the number of independent sources that show that nothing moves, not by the number of readings.
 
-What the kernel tells of one task (when it ran, what it is blocked in, what lies behind that call) is one source, however many
-files it stands in; so is a stack with what was read of its lines. The count of steps, the io, the card, a peer and the counts
-of collectives are each another. Whatever is lacking takes some of the confidence away.
+What the kernel says of one task (when it ran, what it is blocked in, what is behind that call) is one source, whatever files it
+stands in. A stack with its lines of source is another one, as are the count of steps, I/O, the GPU, a peer and the calls of a
+collective.
 """
 
 from collections.abc import Iterable
 
-from perfwatch.verdict import Evidence
+from perfwatch.verdict import Evidence, Level
 
-# Witnesses that share a source; any other is a source of its own. ``state`` too: that a task is stopped is no silence, but a fact;
-# and ``gil``: it is the other threads that ask for it in vain.
+# Witnesses that share a source; any other is a source of its own. ``state`` too (a stopped task is no silence, but a fact), and
+# ``gil``: the other threads ask for it in vain.
 SOURCE_OF = {
     "thread": "task",
     "syscall": "task",
@@ -21,25 +21,19 @@ SOURCE_OF = {
     "gpm": "card",
     "nvml": "card",
 }
-# By the number of sources. One alone is below what is called sure; with two or more the gauntlet's hangs were right more often
-# than this says, and each further one leaves less doubt.
-ONE_SOURCE = 0.55
-CONFIDENCE = (0.0, ONE_SOURCE, 0.94, 0.98, 0.985, 0.99)
-# Of one task the kernel remembers when it ran and knows what it waits for: each errs for reasons of its own (a look in the
-# midst of a short wait, a clock that is not kept up while a thread runs), so both are worth more than either.
+# When a task last ran and what it is blocked in err for different reasons (a sample in the midst of a short wait, a clock that is
+# not updated while a thread runs): together they suffice.
 BOTH_OF_A_TASK = frozenset({"thread", "syscall"})
-TASK_ALONE, TASK_AND_ONE = 0.9, 0.96
-
-# At most, where somebody whom nothing rules out may yet let the one that waits go on: another thread or process that moves or rests,
-# a handler of a signal, whoever holds a lock, or opens a FIFO, from outside of the job. It has not come within the whole patience.
-MAY_COME = 0.78
+ONE_SOURCE = Level.LOW  # a single source makes a suspicion
+# At most, if something that is not ruled out may still release the wait: another thread or process that runs or sleeps, a signal
+# handler, a lock holder or a writer of a FIFO outside of the job. It has not done so within the whole hang timeout.
+MAY_COME = Level.MEDIUM
 
 
 def certainty_of_a_hang(evidence: Iterable[Evidence]) -> float:
     """The confidence that these pieces together allow; fewer of them never allow more."""
     witnesses = {one.witness for one in evidence}
-    sources = len({SOURCE_OF.get(witness, witness) for witness in witnesses})
-    sure = CONFIDENCE[min(sources, len(CONFIDENCE) - 1)]
-    if witnesses >= BOTH_OF_A_TASK:
-        return max(sure, TASK_ALONE if sources == 1 else TASK_AND_ONE)
-    return sure
+    sources = {SOURCE_OF.get(witness, witness) for witness in witnesses}
+    if len(sources) > 1 or witnesses >= BOTH_OF_A_TASK:
+        return Level.CERTAIN
+    return ONE_SOURCE if sources else 0.0

@@ -3,8 +3,7 @@
 ``perfwatch ps`` and ``dmon`` need this and no verdict: 20 modules of triage, where ``questions`` loads 258.
 """
 
-from perfwatch.triage.roles.forkserver import adopted
-from perfwatch.triage.roles.job import TICKS_PER_SECOND, Job, Member, read_job
+from perfwatch.triage.roles.job import TICKS_PER_SECOND, Job, Member, adopted, read_job
 from perfwatch.triage.roles.placement import launches, program_of, rank_of
 from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
 

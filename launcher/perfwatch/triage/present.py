@@ -37,7 +37,7 @@ def _since(history: History, pid: int, tid: int) -> float | None:
 
 
 def _lasts(thread: r.Thread) -> bool:
-    """Whether the wait is one to stay in, and not a nap or a timed look of a loop."""
+    """True if the wait is one to stay in, and not a nap or a timed look of a loop."""
     wait = thread.wait
     if wait is None or thread.state == "R" or thread.ran_ago_seconds is None:
         return False
@@ -56,7 +56,7 @@ def last_ran_at(look: Seen[r.Thread]) -> float:
 
 
 def is_past(history: History, seen: Seen[r.Stack]) -> bool:
-    """Whether a stack is of an earlier wait than the one that the thread is in."""
+    """True if a stack is of an earlier wait than the one that the thread is in."""
     came_at = since(history, seen.reading.pid, seen.reading.tid)
     if came_at is None or seen.at - seen.reading.span_seconds >= came_at:
         return False
@@ -75,7 +75,7 @@ def open_file(history: History, pid: int, tid: int, fd: int) -> Seen[r.Descripto
 
 
 def _outlived(history: History, tid: int, seen: Seen[r.Descriptor]) -> bool:
-    """Whether one that held it has ended since, and the thread went on: what it waits on now may be another's."""
+    """True if one that held it has ended since, and the thread went on: what it waits on now may be another's."""
     look = history.latest(r.Thread, seen.reading.pid, tid)
     if look is None or look.reading.state == "R" or last_ran_at(look) <= seen.at:
         return False

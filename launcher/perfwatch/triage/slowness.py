@@ -9,20 +9,24 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
 
-WINDOW_SECONDS = 20.0
+NOW_SECONDS, WINDOW_SECONDS = 5.0, 20.0
 FEW_SAMPLES = 30
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
-SURE_SHARE = 0.45
-NOTED = 0.55  # confidence in what was seen, but cost nothing that could be measured: below a verdict, told beside one
-UNSEEN_MACHINE = 0.75  # confidence where throttling, memory and /dev/shm are unknown
+CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = (
+    0.22,
+    0.35,
+    0.45,
+)  # from these on its confidence is high, certain; it explains all
+NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
+UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
 
 
-def certainty(lost: float) -> float:
-    """Confidence from the share of time lost: 0.75 at the threshold, 0.97 when nearly half is lost."""
-    return round(0.75 + 0.22 * max(0.0, min(1.0, (lost - LOST_SHARE) / (SURE_SHARE - LOST_SHARE))), 2)
+def certainty(lost: float) -> Level:
+    """How sure a cause is by the share of the time that it costs."""
+    return Level.CERTAIN if lost >= PLAIN_SHARE else Level.HIGH if lost >= CLEAR_SHARE else Level.MEDIUM
 
 
 def noted(lost: float | None, confidence: float) -> float:
@@ -59,7 +63,7 @@ def working(case: Case) -> list[tuple[Member, Profile]]:
 
 
 def _goes_on(case: Case, rank: Member) -> bool:
-    """Whether a training thread moves, or at least its own reads and writes go through while it waits for them."""
+    """True if a training thread moves, or at least its own reads and writes go through while it waits for them."""
     now = case.progress[rank.pid]
     return now.kind != "still" or bool(motion(case.history, rank.pid, now.thread).io_calls)
 

@@ -7,11 +7,11 @@ import msgspec
 
 from perfwatch.recording.recording import Event, Sink
 from perfwatch.recording.session import Session
-from perfwatch.verdict import Suspect, Verdict
+from perfwatch.verdict import Level, Suspect, Verdict
 from perfwatch.watching.reported import ReportedHang, ToldSlow
 
 TELL_AFTER_SHARE = 0.25  # of the patience: every long step begins like a hang
-SURE_END = 0.7  # of a verdict "gone" under ``run``: below it the launcher's own word is waited for
+SURE_END = Level.HIGH  # of ``finished`` under ``run``: below it the launcher's own exit code is waited for
 PIN_SECONDS = 30.0  # of the recording before a verdict: what it rests on
 MOST_EVENTS = 64  # in memory
 INCIDENTS = ("hung", "slow", "gone")  # how it came to that is worth keeping
@@ -110,8 +110,8 @@ class Teller:
         return verdict.state in WELL and not self._slow.are_away(at)
 
     def _is_told_soon(self, verdict: Verdict) -> bool:
-        """Whether a run seems to have ended and nobody can say how: its launcher is about to."""
-        return verdict.state == "gone" and verdict.confidence < SURE_END and self._session.mode == "run"
+        """True if a run seems to have ended and its exit code is not known yet: its launcher is about to tell it."""
+        return verdict.cause == "finished" and verdict.confidence < SURE_END and self._session.mode == "run"
 
 
 def _since(late_seconds: float) -> str:

@@ -5,12 +5,11 @@ from datetime import datetime, timezone
 from typing import IO
 
 from perfwatch.text import say
-from perfwatch.triage.diagnose import DOUBTFUL
-from perfwatch.verdict import Coverage, ObserverCost, Suspect, Timeline, Verdict
+from perfwatch.verdict import Coverage, Level, ObserverCost, Suspect, Timeline, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
-PLAIN_CONFIDENCE = 0.85
+PLAIN_CONFIDENCE = Level.HIGH
 LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
 UNCLEAR_SECONDS = (
     25.0  # without a suspect, a job that is still unclear by then is inconclusive, or busy as far as known
@@ -51,7 +50,7 @@ class OneShot:
             lately = lately and self._restarts < MOST_RESTARTS
             return not lately and at - self.started_at >= UNCLEAR_SECONDS
         plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
-        doubtful = verdict.state == "busy" and verdict.confidence < DOUBTFUL
+        doubtful = verdict.state == "busy" and verdict.confidence < Level.HIGH
         enough = STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
         return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
 

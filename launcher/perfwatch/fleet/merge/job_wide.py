@@ -30,14 +30,23 @@ from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.questions import AbsentRanks, lacks_common_moment
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.verdict import Coverage, Evidence, Finding, Link, Missing, ObserverCost, Outcome, Verdict
+from perfwatch.verdict import (
+    Coverage,
+    Evidence,
+    Finding,
+    Level,
+    Link,
+    Missing,
+    ObserverCost,
+    Outcome,
+    Verdict,
+    confidence_word,
+)
 
 MOST_MISSING, MOST_CULPRITS, MOST_EVIDENCE, MOST_LINKS = 12, 16, 12, 24
 LONGEST_SUMMARY = 700  # characters
 MOST_DOUBLED = 3
-CLAIMED_TWICE = (
-    0.7  # the most that is said where some ranks are claimed by two hosts: one of them is of another start, or job
-)
+CLAIMED_TWICE = Level.MEDIUM  # at most, if two hosts claim the same ranks: one of them is of another start, or job
 AGREED = ("healthy", "busy", "gone")  # states of a whole job only if no host says otherwise
 GOING_ON = ("slow", "busy", "healthy")  # the worst first
 ACROSS_RANKS = ("straggling_rank", "exposed_communication")  # causes of slowness that no host can see in its own part
@@ -127,7 +136,7 @@ def judge_hosts(
     present = set(merged.present)
     verdict = msgspec.structs.replace(
         _bounded(verdict),
-        confidence=min(verdict.confidence, CLAIMED_TWICE) if merged.doubled else verdict.confidence,
+        confidence=float(min(verdict.confidence, CLAIMED_TWICE)) if merged.doubled else verdict.confidence,
         coverage=Coverage(ranks_seen=len(present), world_size=case.job.world_size or len(present) or None),
         evidence=verdict.evidence + _of_culprits(verdict, parts) + _at_odds(verdict, merged),
         missing=(*_unseen(case, merged, reports), *verdict.missing)[:MOST_MISSING],
@@ -206,7 +215,7 @@ def _of_culprits(verdict: Verdict, parts: Sequence[Part]) -> tuple[Evidence, ...
                 Evidence(
                     witness="host",
                     entity=part.host,
-                    claim=f"says of its own part: {own.state}, {own.cause} ({own.confidence:.0%})",
+                    claim=f"says of its own part: {own.state}, {own.cause} ({confidence_word(own.confidence)})",
                     observed=own.summary,
                 )
             )

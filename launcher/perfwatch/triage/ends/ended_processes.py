@@ -5,8 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.ends.last_words import last_words
+from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import Lull, lull
@@ -22,7 +21,6 @@ from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes.readings import ProcessEnded, Traceback
 
 SHOWN = 3  # processes that are gone
-SIGNALLED = 128  # a shell's exit code for a child that a signal ended is above this
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
 
 
@@ -102,7 +100,7 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
 
 
 def fills_a_queue(chain: Chain) -> bool:
-    """Whether the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
+    """True if the end of the chain has something to give, and waits for room: it is the one who asks that is left waiting."""
     return "mp_queue_put" in chain.end.node.inner and chain.start.pid != chain.end.node.pid
 
 
@@ -137,7 +135,7 @@ def where_to_look(case: Case, pid: int) -> str:
     """What tells why a process ended: the kernel's log only where it may have been killed."""
     seen = case.history.latest(ProcessEnded, pid)
     code = seen.reading.exit_code if seen is not None and not seen.reading.signal else None
-    if code is None or code > SIGNALLED:
+    if code is None or code > SHELL_ADDS:
         return f"dmesg | grep -i {pid}"
     return (
         f"the traceback of process {pid} in the job's own stderr"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.last_words import last_words, raised_at
+from perfwatch.triage.ends.gone import last_words, raised_at
 from perfwatch.triage.moving.motion import has_ended
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of

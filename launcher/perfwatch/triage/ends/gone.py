@@ -1,4 +1,4 @@
-"""How the job ended, if it did: shared by the rules about jobs that are gone."""
+"""How the job ended, if it did, and what its processes said last."""
 
 import re
 import signal
@@ -8,9 +8,12 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.words.frames import is_user, show
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
 
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
+LONGEST_WORDS = 200
 _SIGNALLED = re.compile(r"got signal: (\d{1,9})")  # torch/distributed/elastic/multiprocessing/api.py
 # What gloo, NCCL and a store raise in a rank whose peer has gone; Python's own ConnectionResetError is of any server.
 _PEER_IS_GONE = re.compile(
@@ -23,11 +26,9 @@ FOLLOWING = (*ASKED, signal.SIGABRT)  # what a rank ends by for another's failur
 BETWEEN_SECONDS = 30.0  # until a script that lives on is thought to start nothing more
 LOOKS_APART_SECONDS = 2.0  # an end is noticed so much later than an error at most
 NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
-FOLLOWS_SECONDS = (
-    10.0  # until what waits for a failed process fails for it: one with torch and a card takes seconds to end
-)
+FOLLOWS_SECONDS = 10.0  # until a process that waits for a failed one fails too: with a GPU it takes seconds to end
 HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
-SHELL_ADDS = 128
+SHELL_ADDS = 128  # to the number of the signal that ended its child: the exit code of a shell
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
@@ -37,6 +38,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     """
     members = case.job.members
     ranks = case.job.ranks
+    if not ranks and not any(member.alive for member in members.values()):
+        return next((members[pid].ended for pid in case.session.root_pids if pid in members), None)
     if not members or any(rank.alive for rank in ranks) or not ranks:
         return None
     if any(_returns(case, rank) for rank in ranks) or _may_start_another(case):
@@ -59,12 +62,12 @@ def ending(case: Case) -> r.ProcessEnded | None:
 def _got_over(case: Case) -> set[int]:
     """Ranks that had ended before the youngest was seen: an earlier program of a script, or an earlier generation."""
     ranks = case.job.ranks
-    youngest = max(case.history.series(r.Process, rank.pid)[0].at for rank in ranks)
+    youngest = max((case.history.series(r.Process, rank.pid)[0].at for rank in ranks), default=0.0)
     return {rank.pid for rank in ranks if rank.ended is not None and ended_at(case, rank.ended) < youngest}
 
 
 def _may_start_another(case: Case) -> bool:
-    """Whether a script lives on whose program ended a moment ago."""
+    """True if a script lives on whose program ended a moment ago."""
     tops = [case.job.members.get(pid) for pid in case.session.root_pids]
     if not any(top is not None and top.alive and not top.process.python and top.role == "launcher" for top in tops):
         return False
@@ -88,7 +91,7 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
 
 
 def _returns(case: Case, rank: Member) -> bool:
-    """Whether torchrun lives and has restarts left for this rank."""
+    """True if torchrun lives and has restarts left for this rank."""
     launcher = case.job.members.get(rank.process.parent_pid)
     names = rank.process.environment
     made, most = (count(names.get(f"TORCHELASTIC_{word}")) for word in ("RESTART_COUNT", "MAX_RESTARTS"))
@@ -115,7 +118,7 @@ def how_it_ended(history: History, pid: int) -> str:
 
 
 def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
-    """Whether an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
+    """True if an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
 
     A launcher that ends the others after an error asks them first (SIGTERM).
     """
@@ -136,7 +139,7 @@ def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
 
 
 def lost_a_peer(words: r.Traceback) -> bool:
-    """Whether an error only says that another rank has gone, which came first and has a cause of its own."""
+    """True if an error only says that another rank has gone, which came first and has a cause of its own."""
     return _PEER_IS_GONE.search(words.text) is not None
 
 
@@ -179,7 +182,7 @@ def _asked_to_end(case: Case) -> int | None:
 
 
 def ended_well(case: Case, end: r.ProcessEnded) -> bool:
-    """Whether the job ended with 0 and no rank raised: whatever failed beside it or below it, it got over."""
+    """True if the job ended with 0 and no rank raised: whatever failed beside it or below it, it got over."""
     return end.exit_code == 0 and traceback_of(case) is None
 
 
@@ -220,7 +223,7 @@ def _answering(case: Case, end: r.ProcessEnded) -> set[int]:
 
 
 def _below(case: Case, pid: int) -> bool:
-    """Whether a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
+    """True if a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
     member = case.job.members.get(pid)
     if member is None:
         return True
@@ -229,5 +232,20 @@ def _below(case: Case, pid: int) -> bool:
 
 
 def used_a_gpu(case: Case) -> bool:
-    """Whether a rank of the job had a card: there many a failure leaves the same exit code or signal."""
-    return any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)
+    """True if a rank of the job used a GPU, or no rank was seen alive: many failures of a GPU leave the same exit code or signal."""
+    return not case.job.ranks or any(cards_of(case.history, rank.pid).uuids for rank in case.job.ranks)
+
+
+def last_words(words: r.Traceback | r.ThreadError) -> str:
+    """The line of a traceback that says what was raised; a message of several lines goes on below it."""
+    lines = words.text.strip().splitlines() or [""]
+    name = words.exception.partition(":")[0].rsplit(".", 1)[-1]
+    said = (line for line in reversed(lines) if name and name in line.partition(":")[0] and not line.startswith(" "))
+    return next(said, lines[-1])[:LONGEST_WORDS]
+
+
+def raised_at(words: r.Traceback | r.ThreadError) -> str | None:
+    """The innermost frame of the program's own in a traceback, or else of any, ``function (file:line)``."""
+    frames = [r.Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(words.text)]
+    own = [frame for frame in frames if is_user(frame)]
+    return show((own or frames)[-1]) if frames else None

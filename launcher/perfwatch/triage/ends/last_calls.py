@@ -13,14 +13,12 @@ from perfwatch.triage.ranks.groups import GroupKey, Seat, Standing, recorded_sta
 from perfwatch.triage.roles.job import Member
 from perfwatch_probes import readings as r
 
-ABORTS_SECONDS = (
-    60.0  # from the dump to the end; torch waits 15 s for all dumps by default, and some seconds for what runs
-)
+ABORTS_SECONDS = 60.0  # from the dump to the end; torch waits 15 s for all dumps by default
 MOST_NAMED = 4
 
 
 def was_aborted(case: Case) -> bool:
-    """Whether a rank has aborted, as it does when NCCL's watchdog ends it."""
+    """True if a rank has aborted, as it does when NCCL's watchdog ends it."""
     return any(rank.ended is not None and rank.ended.signal == signal.SIGABRT for rank in case.job.ranks)
 
 
@@ -49,7 +47,7 @@ def last_calls(standing: Standing) -> str:
 
 
 def _of_the_end(case: Case, rank: Member, dump: Seen[r.RecordedGroup]) -> bool:
-    """Whether a rank wrote a dump by itself shortly before it ended."""
+    """True if a rank wrote a dump by itself shortly before it ended."""
     if rank.ended is None or dump.reading.origin != "file":
         return False
     before = ended_at(case, rank.ended) - (dump.at - dump.reading.written_ago_seconds)

@@ -59,7 +59,7 @@ def rank_of(process: Process) -> int | None:
 
 
 def launches(process: Process) -> bool:
-    """Whether a process is one of the launchers that are written in Python: torchrun, accelerate, deepspeed."""
+    """True if a process is one of the launchers that are written in Python: torchrun, accelerate, deepspeed."""
     program = program_of(process.command)
     return process.python and program is not None and _LAUNCHER.search(program) is not None
 

@@ -39,7 +39,7 @@ class Program:
         self._in_files = False  # a process of the job runs a program in files of its own: packages only start it
 
     def learns(self, stack: r.Stack, has_torch: Callable[[int], bool]) -> bool:
-        """Whether this stack changes what is known to be the program: what was read before must be marked anew, too.
+        """True if this stack changes what is known to be the program: what was read before must be marked anew, too.
 
         has_torch: by pid, whether the process has torch loaded; a service of a library in the job has not.
         """
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def marks(self) -> bool:
-        """Whether any package is the program."""
+        """True if any package is the program."""
         return bool(self._prefixes)
 
     def marked(self, reading: r.Reading) -> r.Reading:
@@ -73,7 +73,7 @@ class Program:
 
 @lru_cache(maxsize=4096)
 def _started_with(frames: tuple[r.Frame, ...]) -> tuple[bool, frozenset[str]]:
-    """Whether the interpreter was started with a file of the program's own, else the packages (folders or files) it was started with."""
+    """True if the interpreter was started with a file of the program's own, else the packages (folders or files) it was started with."""
     modules = [place for place, frame in enumerate(frames) if short_name(frame.function) == "<module>"]
     if not modules or frames[modules[-1]].file.startswith("<"):
         return False, frozenset()
@@ -98,7 +98,7 @@ def _named(frame: r.Frame) -> tuple[str, str]:
 
 
 def _in_a_file(frame: r.Frame) -> bool:
-    """Whether a frame is of a file of somebody's own, in no package."""
+    """True if a frame is of a file of somebody's own, in no package."""
     return is_user(frame) and not _PACKAGE.match(frame.file) and not frame.file.startswith("<")
 
 

@@ -19,7 +19,7 @@ _CONTROLLER = re.compile(r"^ray::_?TrainController\b")
 
 
 def runs_training(stack: r.Stack) -> bool:
-    """Whether a thread is in the function that a program gave to Ray to train by; one of Ray's own (a trainer's) is none."""
+    """True if a thread is in the function that a program gave to Ray to train by; one of Ray's own (a trainer's) is none."""
     return RUNS in tags(stack) and any(map(is_user, stack.frames))
 
 
@@ -39,7 +39,7 @@ def ray_ranks(
 
 
 def of_ray_train(process: r.Process) -> bool:
-    """Whether a process is a worker of Ray Train."""
+    """True if a process is a worker of Ray Train."""
     return _WORKER.search(title(process)) is not None
 
 

@@ -1,10 +1,9 @@
-"""Whether the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
+"""True if the launcher starts the ranks anew, again and again: by the processes that came and went, and by its own count."""
 
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.roles.generations import COUNT
-from perfwatch.triage.roles.job import TICKS_PER_SECOND, Member
+from perfwatch.triage.roles.job import RESTART_COUNT, TICKS_PER_SECOND, Member
 from perfwatch.triage.roles.placement import launches
 from perfwatch_probes.bounds import count
 from perfwatch_probes.readings import Traceback
@@ -20,12 +19,12 @@ class Restarts:
 
     rank: int
     processes: int  # generations, the living one included
-    seconds: float  # over which they came
+    seconds: float  # since the first of them started
     proves_in_seconds: float  # then the newest has lived for so much longer than those before it that it lasts
 
 
 def unproven(case: Case) -> bool:
-    """Whether the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
+    """True if the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
     found = restarts(case)
     return found is not None and found.processes == 2 and found.proves_in_seconds <= SOON_SECONDS
 
@@ -61,13 +60,14 @@ def _in_a_row(case: Case, rank: int, members: list[Member]) -> Restarts | None:
     failed = sum(_failed(case, member) for member in before)
     if not failed:
         return None
-    life = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND / len(before)
-    left = OUTLIVED * life - _age(case, newest) if newest.alive else 0.0
-    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, case.at, left)
+    apart = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND
+    age, life = _age(case, newest), apart / len(before)
+    left = OUTLIVED * life - age if newest.alive else 0.0
+    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, apart + age, left)
 
 
 def _failed(case: Case, member: Member) -> bool:
-    """Whether a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
+    """True if a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
     end = member.ended
     if end is None or end.exit_code == 0:
         return False
@@ -80,7 +80,7 @@ def _failed(case: Case, member: Member) -> bool:
 def _counted(case: Case, member: Member) -> Restarts:
     """By the launcher's count in the rank's environment, if the generations before this one were short."""
     none = Restarts(member.rank or 0, 1, 0.0, 0.0)
-    times = count(member.process.environment.get(COUNT)) or 0
+    times = count(member.process.environment.get(RESTART_COUNT)) or 0
     above = case.job.members.get(member.process.parent_pid)
     if times < 1 or above is None:
         return none

@@ -51,24 +51,24 @@ class Sights:
         return tags(self.main[pid]) if pid in self.main else frozenset()
 
     def counts(self, pid: int) -> bool:
-        """Whether the agent has counted steps in it."""
+        """True if the agent has counted steps in it."""
         counted = self._history.latest(r.Steps, pid)
         return counted is not None and counted.reading.count > 0
 
     def trains(self, pid: int) -> bool:
-        """Whether it lives and has made steps, or was seen in the midst of one."""
+        """True if it lives and has made steps, or was seen in the midst of one."""
         return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
 
     def asks(self, pid: int) -> bool:
-        """Whether its main thread is in a library's own loop, which takes its next task from a queue."""
+        """True if its main thread is in a library's own loop, which takes its next task from a queue."""
         return pid in self.main and _asks(self.main[pid])
 
     def has_asked(self, pid: int) -> bool:
-        """Whether it was ever seen there; the newest stack is looked at first."""
+        """True if it was ever seen there; the newest stack is looked at first."""
         return any(_asks(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
 
     def was_at(self, pid: int, *any_of: str) -> bool:
-        """Whether its main thread was ever seen in a stack with one of these tags."""
+        """True if its main thread was ever seen in a stack with one of these tags."""
         return was_at(self._history, pid, pid, *any_of)
 
 

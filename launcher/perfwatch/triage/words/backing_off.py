@@ -26,7 +26,7 @@ def next_try_seconds(case: Case, node: Node) -> float | None:
 
 
 def retries(case: Case, stack: Stack) -> bool:
-    """Whether a stack sleeps because what its loop tries has failed, or because the answer was a refusal."""
+    """True if a stack sleeps because what its loop tries has failed, or because the answer was a refusal."""
     if "retry" in tags(stack):
         return True
     line = calling_line(case.history, stack)

@@ -41,7 +41,7 @@ def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
 
 
 def is_plain(history: History, frame: r.Frame) -> bool:
-    """Whether a frame is Python of the standard library, or at a line that calls nothing but builtins: no extension runs there."""
+    """True if a frame is Python of the standard library, or at a line that calls nothing but builtins: no extension runs there."""
     line = line_of(history, frame)
     return is_standard(frame) or (line is not None and _BUILTINS.issuperset(line.calls))
 
@@ -64,17 +64,17 @@ def looking(history: History, frame: r.Frame | None) -> range:
 
 
 def tries_for_a_lock(line: r.SourceLine) -> bool:
-    """Whether the loop around a line makes a call that takes a lock, or fails because its file or folder is there already."""
+    """True if the loop around a line makes a call that takes a lock, or fails because its file or folder is there already."""
     return bool(names(line.loop_calls) & _LOCK_CALLS) or _EXCLUSIVE_OPEN in line.loop_calls
 
 
 def asks_for_an_update(calls: Iterable[str]) -> bool:
-    """Whether one of these calls is an optimizer's step, by the name of what is stepped: it may be the program's own."""
+    """True if one of these calls is an optimizer's step, by the name of what is stepped: it may be the program's own."""
     return any(name == "step" and STEPPED.search(of) for of, name in (call.rpartition(".")[::2] for call in calls))
 
 
 def matches_expressions(calls: Iterable[str]) -> bool:
-    """Whether one of these calls applies a regular expression."""
+    """True if one of these calls applies a regular expression."""
     return any(_is_expression(*call.rpartition(".")[::2]) for call in calls)
 
 

@@ -70,7 +70,7 @@ def tags_of(function: str, file: str) -> frozenset[str]:
 
 
 def _named_as_standard(path: str) -> bool:
-    """Whether the end of a path is a mere file, or lies in a folder that is called as a package of the standard library."""
+    """True if the end of a path is a mere file, or lies in a folder that is called as a package of the standard library."""
     folder, _, file = path.strip("/").partition("/")
     return not file or folder in STANDARD_PACKAGES
 
@@ -164,14 +164,14 @@ def of_tensors(frame: Frame) -> bool:
 
 
 def steps_torch(frame: Frame) -> bool:
-    """Whether a frame is the ``step`` of one of torch's own optimizers: what is above it was asked for by that."""
+    """True if a frame is the ``step`` of one of torch's own optimizers: what is above it was asked for by that."""
     return (
         of_torch(frame) and short_name(frame.function) == "step" and "optimizer" in tags_of(frame.function, frame.file)
     )
 
 
 def inside(frame: Frame, stack: Stack) -> bool:
-    """Whether a stack is in the function of some frame, or in what that calls."""
+    """True if a stack is in the function of some frame, or in what that calls."""
     return any((one.function, one.file) == (frame.function, frame.file) for one in stack.frames)
 
 
@@ -227,5 +227,5 @@ def show(frame: Frame | None) -> str | None:
 
 
 def any_tag(found: Iterable[str], *wanted: str) -> bool:
-    """Whether one of the wanted tags is there."""
+    """True if one of the wanted tags is there."""
     return not frozenset(wanted).isdisjoint(found)
