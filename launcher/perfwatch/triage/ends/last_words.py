@@ -1,8 +1,14 @@
-"""What a traceback says: what was raised, and where."""
+"""What a traceback says: what was raised, and where; and what the end is called for that."""
 
 import re
 
+import msgspec
+
+from perfwatch.failures import NAMES, Failure, named
+from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import traceback_of
 from perfwatch.triage.words.frames import is_user, show
+from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Frame, ThreadError, Traceback
 
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
@@ -22,3 +28,23 @@ def raised_at(words: Traceback | ThreadError) -> str | None:
     frames = [Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(words.text)]
     own = [frame for frame in frames if is_user(frame)]
     return show((own or frames)[-1]) if frames else None
+
+
+def called(case: Case, finding: Finding) -> Finding:
+    """The same finding with its sub-cause, where its evidence names one of that very cause."""
+    failure = _failure(case, finding)
+    if failure is None:
+        return finding
+    return msgspec.structs.replace(finding, sub_cause=failure.name, retry=failure.retry)
+
+
+def _failure(case: Case, finding: Finding) -> Failure | None:
+    words = traceback_of(case)
+    texts = [] if words is None else [last_words(words), *reversed(words.text.splitlines()[-40:])]
+    texts += [one.observed for one in finding.evidence]
+    for text in texts:
+        failure = named(text.strip())
+        if failure is not None and failure.cause == finding.cause and not failure.hint:
+            return failure
+    in_group = finding.cause == "out_of_memory" and any(one.witness == "cgroup" for one in finding.evidence)
+    return NAMES["cgroup_out_of_memory"] if in_group else None

@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+from perfwatch.failures import forms
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import (
     ending,
@@ -19,7 +20,7 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded, Traceback
 
-CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,))
+CAUSE = Cause("crashed", "gone", "user_code", (ProcessEnded,), also=forms("crashed"))
 
 SURE = 0.97
 LATE_WORDS = (

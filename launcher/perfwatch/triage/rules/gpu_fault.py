@@ -1,5 +1,6 @@
 """The GPU failed, and the job ended with it."""
 
+from perfwatch.failures import forms
 from perfwatch.triage.cards.whose import index_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
@@ -8,7 +9,7 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import GpuErrors, ProcessEnded
 
-CAUSE = Cause("gpu_fault", "gone", "gpu", (ProcessEnded,))
+CAUSE = Cause("gpu_fault", "gone", "gpu", (ProcessEnded,), also=forms("gpu_fault"))
 
 TWO_WORDS = 0.96  # the driver's, and a counter or the program's own last words
 ONE_WORD = 0.9

@@ -2,6 +2,7 @@
 
 import signal
 
+from perfwatch.failures import forms
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ended_by, ending, told_by_shell, used_a_gpu
 from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
@@ -10,7 +11,7 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import ProcessEnded
 
-CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,))
+CAUSE = Cause("killed", "gone", "unknown", (ProcessEnded,), also=forms("killed"))
 
 SURE = 0.95
 BY_ITSELF = 0.78  # SIGABRT of a job on a GPU: torch aborts for a CUDA error, whose words were not kept

@@ -2,6 +2,7 @@
 
 import re
 
+from perfwatch.failures import forms
 from perfwatch.triage.cards.whose import index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ending, traceback_of
@@ -10,7 +11,7 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, ProcessEnded
 
-CAUSE = Cause("out_of_memory", "gone", "user_code", (ProcessEnded,))
+CAUSE = Cause("out_of_memory", "gone", "user_code", (ProcessEnded,), also=forms("out_of_memory"))
 
 SURE = 0.96
 DEVICE_WORDS = ("CUDA out of memory", "HIP out of memory")
