@@ -26,7 +26,7 @@ FIRST, LAST = 150, 150  # ends of one log that are kept; of more those between t
 MOST_HINTS = 4
 MOST_NAMED = 3000  # lines that are held against the table as they come; of those after them the last ones
 MOST_BEYOND = 1000
-LAST_PIECES = 2  # that are read line by line whatever is in them
+LAST_BYTES = 1 << 16  # that are read line by line whatever is in them
 GOT_OVER_LINES = 20  # of progress after an end: the program went on
 MOST_TEXT = 400
 MOST_KEPT_APART = 4096  # that are kept apart in one log
@@ -237,7 +237,7 @@ class LogReader:
         """All of it."""
         rest = b""
         begun = False
-        held: deque[bytes] = deque()
+        held = b""  # so that the last lines are read one by one
         while piece := file.read(PIECE_BYTES):
             if time.monotonic() > self._ends_at:
                 self.cut = "it takes too long to read; the rest was left out"
@@ -253,13 +253,17 @@ class LogReader:
                 whole, rest = data, b""
             if not begun:
                 begun, self._labelled = True, is_labelled(whole.split(b"\n", 64)[:64])
-                self._piece(whole)
-                continue
-            held.append(whole)
-            if len(held) > LAST_PIECES:
-                self._passed(held.popleft())
-        for whole in (*held, *((rest,) if rest else ())):
-            self._piece(whole)
+            held = held + b"\n" + whole if held else whole
+            if len(held) > PIECE_BYTES:
+                before, held = _parted(held)
+                self._passed(before)
+        if held:
+            before, last = _parted(held)
+            if before:
+                self._passed(before)
+            self._piece(last)
+        if rest:
+            self._piece(rest)
         self._last_ones()
         if self._summary is not None:
             self._end_summary()
@@ -410,6 +414,12 @@ class LogReader:
                 signal=-status if status < 0 else None,
             )
         )
+
+
+def _parted(held: bytes) -> tuple[bytes, bytes]:
+    """What comes before the last lines, and these."""
+    at = held.rfind(b"\n", 0, max(0, len(held) - LAST_BYTES))
+    return (held[:at], held[at + 1 :]) if at >= 0 else (b"", held)
 
 
 def read_log(file: BinaryIO, name: str, year: int, rank: int | None, ends_at: float) -> LogReader:
