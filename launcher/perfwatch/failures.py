@@ -46,13 +46,13 @@ FAILURES = (
     # The card and its driver: what the program says afterwards follows from it.
     Failure(
         "ecc_error", "gpu_fault", YES, "gpu",
-        r"uncorrectable ECC error|NVRM: Xid \([^)]*\): (?:48|63|64|94|95)\b|cudaErrorECCUncorrectable",
+        r"uncorrectable ECC errors?|NVRM: Xid \([^)]*\): (?:48|63|64|94|95)\b|cudaErrorECCUncorrectable",
         "the GPU's memory has an uncorrectable error",
         _NODE,
     ),
     Failure(
         "lost_gpu", "gpu_fault", YES, "gpu",
-        r"fallen off the bus|NVRM: Xid \([^)]*\): 79\b|GPU is lost|NVML_ERROR_GPU_IS_LOST|"
+        r"fallen off the bus|NVRM: Xid \([^)]*\): 79\b|GPU is lost|GPU requires reset|NVML_ERROR_GPU_IS_LOST|"
         r"Unable to determine the device handle",
         "the GPU has fallen off the bus",
         _NODE,
@@ -106,7 +106,7 @@ FAILURES = (
     # Who ended it from outside.
     Failure(
         "time_limit", "killed", YES, "scheduler",
-        r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b +\d+:\d+\b|"
+        r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b[ |]+\d+:\d+\b|"
         r"exceeded (?:its )?(?:wall ?time|time limit)",
         "the scheduler ended the job at its time limit",
         f"{_RESUME}, with a longer limit or more frequent checkpoints",
@@ -133,7 +133,7 @@ FAILURES = (
     ),
     Failure(
         "disk_full", "crashed", AFTER_FIXING, "storage",
-        r"No space left on device|\bENOSPC\b|file write failed: .{0,40}space",
+        r"No space left on device|\bENOSPC\b|PytorchStreamWriter failed writing",
         "a disk is full",
         "df -h; df -i; delete old checkpoints, or write elsewhere",
     ),
@@ -217,6 +217,14 @@ FAILURES = (
         "another rank or the store went away",
         "find the rank that ended first",
         weight=PEER,
+    ),
+    Failure(
+        "unreachable_service", "crashed", YES, "network",
+        r"Max retries exceeded with url|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
+        r"Failed to establish a new connection|HTTP Error 5\d\d|\b50[234] Server Error|couldn't connect to 'https?://|"
+        r"(?:Read|Connect)Timeout(?:Error)?\b|RemoteDisconnected|\[Errno 110\]",
+        "a server outside the job (a hub, a bucket, a tracker) did not answer",
+        "start it again; a local copy of the model or the data set needs no network: HF_HUB_OFFLINE=1",
     ),
     # Data workers.
     Failure(
@@ -357,7 +365,7 @@ FAILURES = (
     Failure(
         "terminated", "killed", YES, "scheduler",
         r"SignalException: .{0,60}got signal: \d+|Received signal 15|\bSIGTERM\b|^Terminated\b|: Terminated +\S|"
-        r"got signal: 15|exit code 143|Exit Code: +143",
+        r"got signal: 15|Received \d+ death signal|exit code 143|Exit Code: +143",
         "SIGTERM asked it to end",
         "the scheduler's log tells who sent it: sacct, kubectl get events",
         weight=ECHO,
@@ -371,7 +379,8 @@ FAILURES = (
     ),
     Failure(
         "abort", "killed", AFTER_FIXING, "unknown",
-        r"terminate called (?:after throwing|without)|\bSIGABRT\b|^Aborted\b|: +\d+ Aborted\b|Signal 6\b|"
+        r"terminate called (?:after throwing|without)|\bSIGABRT\b|^Aborted\b|double free or corruption|"
+        r"(?:free|malloc|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|: +\d+ Aborted\b|Signal 6\b|"
         r"exitcode +: -6|Fatal Python error",
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
@@ -380,7 +389,7 @@ FAILURES = (
     Failure(
         "failed_child", "crashed", YES, "unknown",
         r"ChildFailedError\b|ProcessExitedException\b|ProcessRaisedException\b|CalledProcessError\b|"
-        r"failed \(exitcode: -?\d+\)|exited with non-?zero status|"
+        r"failed \(exitcode: -?\d+\)|\bFAILED\b[ |]+\d+:\d+|State=FAILED\b|exited with non-?zero status|"
         r"srun: error: .{0,120}(?:Exited with exit code|exited)|mpirun .{0,80}exited",
         "the launcher reports that a rank failed",
         "read the log of that rank",

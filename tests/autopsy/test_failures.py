@@ -64,6 +64,11 @@ SAID = {
     "address_in_use": (
         "RuntimeError: The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use). EADDRINUSE",
     ),
+    "unreachable_service": (
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub.example', port=443): Max retries exceeded with url: /api",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+    ),
     "nccl_timeout": (
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, Timeout(ms)=600000) "
         "ran for 600012 milliseconds before timing out.",

@@ -13,7 +13,7 @@ DUMP, DUMP_JSON, RAS, STACKS_JSON, STACKS_TEXT, TRACE = (
     "py-spy dump",
     "Kineto trace",
 )
-LOG, GZIP = "log", "gzip"
+LOG, GZIP, SMI = "log", "gzip", "nvidia-smi -q"
 # What is known and not read: what it is, and what to do instead.
 REFUSED = {
     "execution trace": "an execution trace tells which operators ran, not when: give the Kineto trace of the same run",
@@ -32,6 +32,7 @@ _EXECUTION = re.compile(
 _DUMP = re.compile(rb'"(?:pg_config|pg_status|nccl_version|comm_lib_version|collective_seq_id|profiling_name)"\s*:')
 _STACKS = re.compile(rb'^\s*\[\s*\{[^\[\]]{0,400}?"(?:thread_id|os_thread_id|thread_name)"')
 _RAS = re.compile(rb'"communicators"\s*:|"communicators_count"\s*:')
+_SMI = re.compile(rb"=+NVSMI LOG=+")
 _RAS_TEXT = re.compile(rb"^\s*NCCL version [\d.]+ compiled with CUDA")
 _STACKS_TEXT = re.compile(rb"^\s*Process \d+: .*\n(?:Python v[\d.]+|\s*$)", re.MULTILINE)
 
@@ -55,6 +56,8 @@ def kind_of(head: bytes) -> str:
     start = head.lstrip()[:1]
     if start in (b"{", b"["):
         return _of_json(head)
+    if _SMI.search(head[:400]):
+        return SMI
     if _RAS_TEXT.match(head):
         return RAS
     if _STACKS_TEXT.match(head):

@@ -32,6 +32,7 @@ MOST_FRAMES = 1024
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): ")
 _THREAD = re.compile(r'^Thread (?:(\d{1,20})|(0x[0-9A-Fa-f]{1,16})) \((?P<states>[^)]*)\)(?:: "(?P<name>.*)")?')
 _STACK_FRAME = re.compile(r"^ {2,}(?P<function>.+?) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
+_CARD = re.compile(r"^GPU ([0-9A-Fa-f:.]{8,20})\s*$")
 _RANK_IN_NAME = re.compile(r"(?:rank|Rank|RANK)[_.-]?(\d{1,7})(?!\d)")
 _NUMBER_AT_END = re.compile(r"(\d{1,7})(?:\.(?:pickle|pkl|json|txt|log|err|out|dump))*$")
 _OF_TORCHRUN = re.compile(r"/attempt_\d+/(\d{1,7})/(?:stdout|stderr)(?:\.log)?$")
@@ -151,6 +152,36 @@ def _ras(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     return Contents(kinds.RAS, tuple(nccl_report.parse(text)))
 
 
+def _smi(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
+    found = [
+        r.FailureLine(file=name, line=line, text=f"nvidia-smi: GPU {card}: {said}")
+        for line, card, said in parse_smi(text)
+    ]
+    return Contents(kinds.SMI, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
+
+
+def parse_smi(text: str) -> Iterator[tuple[int, str, str]]:
+    """What ``nvidia-smi -q`` says is wrong: the number of the line, the card, and the error."""
+    card = section = counts = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if match := _CARD.match(raw):
+            card, section, counts = match[1], "", ""
+        elif ":" not in line:
+            if line in ("Volatile", "Aggregate"):
+                counts = line
+            elif line:
+                section, counts = line, counts if line.startswith("ECC") else ""
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if counts == "Volatile" and "Uncorrectable" in key and value.isdigit() and int(value[:18]):
+            yield number, card, f"{value[:18]} uncorrectable ECC errors since the driver was loaded ({key})"
+        elif section == "Remapped Rows" and key == "Remapping Failure Occurred" and value == "Yes":
+            yield number, card, "uncorrectable ECC errors: a row could not be remapped"
+        elif "GPU requires reset" in value or value == "GPU is lost":
+            yield number, card, value[:80]
+
+
 def _stacks_json(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
     content = _whole(file, MOST_TEXT_BYTES)
     threads = msgspec.json.decode(content, type=list[_Thread])
@@ -197,6 +228,7 @@ READERS: dict[str, Reader] = {
     kinds.STACKS_JSON: _stacks_json,
     kinds.STACKS_TEXT: _stacks_text,
     kinds.LOG: _log,
+    kinds.SMI: _smi,
 }
 
 

@@ -4,6 +4,7 @@ A line is named by ``perfwatch.failures``. Three weights decide before time does
 another one (a watchdog, a connection), and both precede what only repeats an end (a launcher's summary, a signal).
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ NAMED, FOLLOWED, REPEATED, HINTED = 0.95, 0.85, 0.75, 0.7
 AT_ONCE_SECONDS = (
     30.0  # an end of its own so long after a consequence is one itself: what is torn down fails in its own ways
 )
+BEFORE_SECONDS = (
+    3600.0  # that a word of the machine may precede the end that it explains: watchdogs wait for up to half an hour
+)
 MOST_EVIDENCE, MOST_TEXT = 6, 240
 CAUSES = {
     "crashed": Cause("crashed", "gone", "user_code", (r.FailureLine,)),
@@ -28,6 +32,10 @@ CAUSES = {
     "out_of_memory": Cause("out_of_memory", "gone", "user_code", (r.FailureLine,)),
     "gpu_fault": Cause("gpu_fault", "gone", "gpu", (r.FailureLine,)),
 }
+
+_OF_MACHINE = re.compile(
+    r"NVRM: |SXid|invoked oom-killer|oom-kill:|Killed process \d+|Memory cgroup out of memory|segfault at|oom_reaper|^nvidia-smi: "
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,28 @@ def _ends(case: Case) -> list[End]:
         if failure is not None and not seen.reading.got_over:
             found.append(End(seen.reading, failure))
     strong = [one for one in found if not one.failure.hint]
-    return strong or found
+    return _of_this_job(strong) or found
+
+
+def _of_this_job(ends: list[End]) -> list[End]:
+    """Without what a machine says of other jobs: its log goes back for days, and its card keeps its counts.
+
+    Of what the machine says counts what names a process of the job, or fits an end for which the job itself gives no reason.
+    """
+    told = [one for one in ends if not _OF_MACHINE.search(one.line.text)]
+    if not told:
+        return ends
+    pids = {one.line.pid for one in told} - {None}
+    first = min((one.line.logged_at for one in told if one.line.logged_at is not None), default=None)
+    has_reason = any(one.weight == ORIGIN and one.failure.cause != "gpu_fault" for one in told)
+
+    def fits(one: End) -> bool:
+        at = one.line.logged_at
+        timely = at is None or first is None or -BEFORE_SECONDS <= at - first <= AT_ONCE_SECONDS
+        explains = not has_reason or (one.failure.cause == "gpu_fault" and at is not None)
+        return one.line.pid in pids or (timely and explains)
+
+    return [one for one in ends if one in told or fits(one)]
 
 
 def _first(ends: list[End]) -> End:
