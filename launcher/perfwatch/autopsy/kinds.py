@@ -29,7 +29,7 @@ _TRACE = re.compile(rb'"traceEvents"\s*:|"deviceProperties"\s*:|"baseTimeNanosec
 _EXECUTION = re.compile(
     rb'"schema"\s*:\s*"[\d.]+-chakra|"nodes"\s*:\s*\[|"pytorch_version"|\[pytorch\|profiler\|execution'
 )
-_DUMP = re.compile(rb'"(?:pg_config|pg_status|nccl_version|comm_lib_version|collective_seq_id|profiling_name)"\s*:')
+_DUMP = re.compile(rb'"(?:pg_config|pg_status|comm_lib_version|collective_seq_id|profiling_name)"\s*:')
 _STACKS = re.compile(rb'^\s*\[\s*\{[^\[\]]{0,400}?"(?:thread_id|os_thread_id|thread_name)"')
 _RAS = re.compile(rb'"communicators"\s*:|"communicators_count"\s*:')
 _SMI = re.compile(rb"=+NVSMI LOG=+")
@@ -70,10 +70,10 @@ def _of_json(head: bytes) -> str:
         return TRACE
     if _EXECUTION.search(head):
         return "execution trace"
-    if _DUMP.search(head):
-        return DUMP_JSON
     if _RAS.search(head):
         return RAS
+    if _DUMP.search(head):
+        return DUMP_JSON
     return STACKS_JSON if _STACKS.match(head) else LOG
 
 

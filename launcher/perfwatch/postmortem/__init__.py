@@ -5,7 +5,7 @@ they gave up: a dump shows every call that had not ended, and a log the first of
 were not made by an autopsy, triage's own rules speak.
 """
 
-from perfwatch.postmortem import ended, stalled
+from perfwatch.postmortem import ended, other_witnesses, stalled
 from perfwatch.recording.recording import Recording
 from perfwatch.recording.session import AUTOPSY
 from perfwatch.triage import diagnose as triage
@@ -14,7 +14,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.rule import Rule
 from perfwatch.verdict import Verdict
 
-RULES_OF_FILES: tuple[Rule, ...] = (*ended.RULES, *stalled.RULES)
+RULES_OF_FILES: tuple[Rule, ...] = (*ended.RULES, *stalled.RULES, *other_witnesses.RULES)
 
 
 def judge(case: Case) -> Verdict:
