@@ -23,3 +23,4 @@ class FailureLine(Reading, frozen=True, kw_only=True):
     exit_code: int | None = None
     signal: int | None = None
     got_over: bool = False
+    attempt: int | None = None  # of a job that was started again: torchrun numbers its folders

@@ -233,3 +233,27 @@ def test_a_million_lines_take_seconds_and_no_memory(tmp_path: Path) -> None:
 
     assert verdict.sub_cause == errors.sub_cause == "python_exception"
     assert time.monotonic() - began < 60
+
+
+def test_attempts_of_one_job_are_one_story(tmp_path: Path) -> None:
+    """What ended each, and that it was the same rank: the verdict is on the last one."""
+    for attempt, error in enumerate((KEY_ERROR, KEY_ERROR, "ValueError: bad shard\n")):
+        for rank in (0, 1):
+            folder = tmp_path / "run" / f"attempt_{attempt}" / str(rank)
+            folder.mkdir(parents=True)
+            (folder / "stderr.log").write_text(STEPS + (error if rank == 1 else ""))
+    verdict = judged(tmp_path)
+
+    assert "ValueError: bad shard" in verdict.summary
+    assert verdict.summary.endswith("3 attempts ended, each by python_exception, each time in rank 1")
+    assert [one.entity for one in verdict.evidence if one.witness == "attempts"] == ["attempt 0", "attempt 1"]
+
+
+def test_a_node_on_which_each_attempt_ended_is_suspect(tmp_path: Path) -> None:
+    """As the launcher's summaries name it."""
+    for attempt in (0, 1):
+        folder = tmp_path / f"attempt_{attempt}"
+        folder.mkdir()
+        (folder / "launcher.log").write_text(STEPS + TORCHRUN)
+
+    assert "each time on node-b: suspect that node" in judged(tmp_path).summary

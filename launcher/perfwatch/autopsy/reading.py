@@ -35,6 +35,7 @@ _STACK_FRAME = re.compile(r"^ {2,}(?P<function>.+?) \((?P<file>.+?)(?::(?P<line>
 _CARD = re.compile(r"^GPU ([0-9A-Fa-f:.]{8,20})\s*$")
 _RANK_IN_NAME = re.compile(r"(?:rank|Rank|RANK)[_.-]?(\d{1,7})(?!\d)")
 _NUMBER_AT_END = re.compile(r"(\d{1,7})(?:\.(?:pickle|pkl|json|txt|log|err|out|dump))*$")
+_ATTEMPT = re.compile(r"/attempt_(\d{1,6})/")
 _OF_TORCHRUN = re.compile(r"/attempt_\d+/(\d{1,7})/(?:stdout|stderr)(?:\.log)?$")
 
 
@@ -137,9 +138,11 @@ def _log(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     year = datetime.fromtimestamp(min(max(0.0, modified), 2.0**32), timezone.utc).year
     limited = cast(BinaryIO, _Limited(file, MOST_LOG_BYTES, silent=True))
     found = read_log(limited, name, year, rank_in_name(path), ends_at)
+    of_attempt = _ATTEMPT.search(path)
+    attempt = int(of_attempt[1]) if of_attempt else None
     return Contents(
         kinds.LOG,
-        tuple(found.failures),
+        tuple(msgspec.structs.replace(one, attempt=attempt) for one in found.failures),
         rank_in_name(path),
         lines=found.lines,
         newest=found.newest,

@@ -63,3 +63,6 @@ def explain(
         f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n"
     )
     typer.echo(fitted(page(rule.cause.name), width))
+    if rule.cause.also and wanted == rule.cause.name:
+        forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
+        typer.echo(f"\n{fitted(forms, width)}")

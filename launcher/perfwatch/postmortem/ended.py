@@ -26,6 +26,7 @@ BEFORE_SECONDS = (
     3600.0  # that a word of the machine may precede the end that it explains: watchdogs wait for up to half an hour
 )
 MOST_EVIDENCE, MOST_TEXT = 6, 240
+MOST_ATTEMPTS = 3  # earlier ones that are told
 CAUSES = {
     "crashed": Cause("crashed", "gone", "user_code", (r.FailureLine,)),
     "killed": Cause("killed", "gone", "unknown", (r.FailureLine,)),
@@ -66,6 +67,7 @@ def judge(case: Case) -> Outcome:
             Missing(witness="logs", reason=f"no end is told in the {lines:,} lines of the logs") if lines else None
         )
         return Abstention(cause="crashed", missing=(nothing,)) if nothing else None
+    before, ends = _attempts(ends)
     first = _first(ends)
     blamed, line = first.failure, first.line
     others = [one for one in ends if one is not first]
@@ -74,14 +76,51 @@ def judge(case: Case) -> Outcome:
         state="gone",
         sub_cause=blamed.name,
         retry=blamed.retry,
-        summary=_summary(case, first),
+        summary=_summary(case, first) + _again(first, before),
         confidence=_confidence(first),
         owner=blamed.owner,
         culprits=_culprits(case, first),
-        evidence=(_evidence(case, first), *(_evidence(case, one) for one in _distinct(others)))[:MOST_EVIDENCE],
+        evidence=(
+            _evidence(case, first),
+            *(_of_attempt(case, one) for one in before[-MOST_ATTEMPTS:]),
+            *(_evidence(case, one) for one in _distinct(others)),
+        )[:MOST_EVIDENCE],
         alternatives=tuple(_alternatives(first, others)),
         next=(blamed.fix, *((f"read {line.file} from line {max(1, line.line - 40)}",) if line.line > 1 else ())),
     )
+
+
+def _attempts(ends: list[End]) -> tuple[list[End], list[End]]:
+    """The end of each attempt but the last, and all ends of the last one. What no attempt wrote (the kernel) is of the last."""
+    last = max((one.line.attempt for one in ends if one.line.attempt is not None), default=None)
+    by_attempt: dict[int, list[End]] = {}
+    for one in ends:
+        if one.line.attempt not in (None, last):
+            by_attempt.setdefault(one.line.attempt or 0, []).append(one)
+    return [_first(by_attempt[one]) for one in sorted(by_attempt)], [
+        one for one in ends if one.line.attempt in (None, last)
+    ]
+
+
+def _again(first: End, before: list[End]) -> str:
+    """How often the job was started again, and what all attempts ended by."""
+    if not before:
+        return ""
+    every = [*before, first]
+    said = f"; {len(every)} attempts ended"
+    if len({one.failure.name for one in every}) == 1:
+        said += f", each by {first.failure.name}"
+    ranks, hosts = ({getattr(one.line, name) for one in every} for name in ("rank", "host"))
+    if len(ranks) == 1 and first.line.rank is not None:
+        said += f", each time in rank {first.line.rank}"
+    return said + (
+        f", each time on {first.line.host}: suspect that node" if len(hosts) == 1 and first.line.host else ""
+    )
+
+
+def _of_attempt(case: Case, one: End) -> Evidence:
+    said = f"{one.failure.name} ({one.where}): {one.line.text[:MOST_TEXT]}"
+    return case.saw("attempts", f"attempt {one.line.attempt}", "ended before", said)
 
 
 def _ends(case: Case) -> list[End]:
