@@ -82,7 +82,8 @@ FAILURES = (
     ),
     Failure(
         "cgroup_out_of_memory", "out_of_memory", AFTER_FIXING, "user_code",
-        r"Memory cgroup out of memory|oom[-_]kill event|\bOOMKilled\b|\bOUT_OF_ME(?:MORY)?\b|"
+        r"Memory cgroup out of memory|cgroup out-of-memory handler|tasks? [\d,-]+: Out Of Memory|"
+        r"oom[-_]kill event|\bOOMKilled\b|\bOUT_OF_ME(?:MORY)?\b|"
         r"Exceeded (?:job|step) memory limit|constraint=CONSTRAINT_MEMCG",
         "the kernel killed a process because its control group (a container, a Slurm job) was at its memory limit",
         "a higher memory limit, fewer DataLoader workers, or a smaller data set in memory",
@@ -237,7 +238,7 @@ FAILURES = (
     # Signals. The words of a shell and of torch's handlers.
     Failure(
         "segmentation_fault", "killed", AFTER_FIXING, "user_code",
-        r"Segmentation fault|\bSIGSEGV\b|segfault at|Signal 11\b|killed by signal: (?:Segmentation|11)|"
+        r"Segmentation fault|\bSIGSEGV\b|segfault at|Signal 11\b|exitcode *: -11|killed by signal: (?:Segmentation|11)|"
         r"general protection fault",
         "native code touched memory that is not its own",
         "python -X faulthandler; gdb on the core file (coredumpctl gdb): the newest native extension is the first "
@@ -245,7 +246,7 @@ FAILURES = (
     ),
     Failure(
         "bus_error", "killed", AFTER_FIXING, "node",
-        r"\bBus error|\bSIGBUS\b|Signal 7\b",
+        r"\bBus error|\bSIGBUS\b|Signal 7\b|exitcode *: -7\b",
         "memory that was mapped cannot be had: a full /dev/shm or a file that was cut short",
         "df -h /dev/shm; docker run --shm-size; check the mapped file",
     ),
@@ -300,7 +301,8 @@ FAILURES = (
         r"(?i)\b(?:found|detected|encountered|returned|got|produced)\b.{0,60}\b(?:nan|inf|non-?finite|not finite)\b(?!\.)|"
         r"\b(?:nan|non-?finite)\b.{0,60}\b(?:detected|found|encountered|abort\w*|stopping|exiting|halt\w*)\b|"
         r"\b(?:loss|gradients?|grad norm)\b.{0,40}\bis (?:nan|inf|not finite|non-?finite)\b|"
-        r"returned nan values in its \d+th output|Loss is (?:NaN|infinite)|Input contains NaN",
+        r"returned nan values in its \d+th output|Loss is (?:NaN|infinite)|"
+        r"[Ll]oss scale already at minimum|Minimum loss scale reached|Input contains NaN",
         "the loss or a gradient became NaN or infinite, and the program stopped for it",
         "torch.autograd.set_detect_anomaly(True) names the operation; lower the learning rate, clip gradients, look at "
         "the batch",
@@ -365,14 +367,14 @@ FAILURES = (
     Failure(
         "terminated", "killed", YES, "scheduler",
         r"SignalException: .{0,60}got signal: \d+|Received signal 15|\bSIGTERM\b|^Terminated\b|: Terminated +\S|"
-        r"got signal: 15|Received \d+ death signal|exit code 143|Exit Code: +143",
+        r"got signal: 15|exitcode *: -15|Received \d+ death signal|exit code 143|Exit Code: +143",
         "SIGTERM asked it to end",
         "the scheduler's log tells who sent it: sacct, kubectl get events",
         weight=ECHO,
     ),
     Failure(
         "sigkill", "killed", YES, "unknown",
-        r"^Killed$|: +\d+ Killed\b|\bSIGKILL\b|Signal 9\b|exit code 137|Exit Code: +137|exitcode +: -9",
+        r"^Killed$|: +\d+ Killed\b|\bSIGKILL\b|Signal 9\b|exit code 137|Exit Code: +137|exitcode *: -9",
         "SIGKILL ended it: the OOM killer, the scheduler or a person",
         "dmesg | grep -i 'killed process'; sacct -j JOBID; kubectl describe pod",
         weight=ECHO,
@@ -381,7 +383,7 @@ FAILURES = (
         "abort", "killed", AFTER_FIXING, "unknown",
         r"terminate called (?:after throwing|without)|\bSIGABRT\b|^Aborted\b|double free or corruption|"
         r"(?:free|malloc|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|: +\d+ Aborted\b|Signal 6\b|"
-        r"exitcode +: -6|Fatal Python error",
+        r"exitcode *: -6|Fatal Python error",
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         weight=ECHO,
@@ -404,7 +406,7 @@ FAILURES = (
     ),
     Failure(
         "python_exception", "crashed", AFTER_FIXING, "user_code",
-        r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failure|StopIteration|SystemExit)(?:: |$)|"
+        r"^(?:\w+\.)*(?:[A-Z]\w*)?(?:Error|Exception|Failure|StopIteration|SystemExit)(?:: |$)|"
         r"^(?:SystemExit|StopIteration)\b",
         "the program raised an exception",
         _PYTHON,
@@ -420,7 +422,9 @@ FAILURES = (
     ),
 )  # fmt: skip
 # ``\w+Warning`` and what a log says of a try that it makes again is no end.
-_NO_END = re.compile(r"\b\w*Warning\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b", re.IGNORECASE)
+_NO_END = re.compile(
+    r"\b\w*Warning\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b", re.IGNORECASE
+)
 _COMPILED = tuple((re.compile(one.pattern), one) for one in FAILURES)
 NAMES = {one.name: one for one in reversed(FAILURES)}
 

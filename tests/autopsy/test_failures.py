@@ -22,6 +22,7 @@ SAID = {
         "RuntimeError: unable to write to file </torch_88_3141_0>: No space left on device (28)",
     ),
     "cgroup_out_of_memory": (
+        "srun: error: node-7: tasks 1-3: Out Of Memory",
         "Memory cgroup out of memory: Killed process 812 (python) total-vm:91234kB, anon-rss:812kB",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=77.batch. Some of the step tasks have been OOM Killed.",
         "      Reason:       OOMKilled",
@@ -112,6 +113,7 @@ SAID = {
         "ValueError: Expected input batch_size (32) to match target batch_size (16).",
     ),
     "nan_guard": (
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
         "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
         "ValueError: The loss returned in `training_step` is nan.",
         "AssertionError: found NaN in local grad norm in backward pass before data-parallel communication collective.",
@@ -138,14 +140,17 @@ SAID = {
     "failed_assertion": ("AssertionError: world size must be even", "AssertionError"),
     "interrupted": ("KeyboardInterrupt", "slurmstepd: error: *** STEP 77.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 ***"),
     "terminated": ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: 15", "Terminated"),
-    "sigkill": ("Killed", "./run.sh: line 3:  4242 Killed                  python train.py", "Signal 9 (SIGKILL) received by PID 4242"),
+    "sigkill": (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 4242) of binary: python",
+        "Killed", "./run.sh: line 3:  4242 Killed                  python train.py", "Signal 9 (SIGKILL) received by PID 4242"),
     "abort": ("terminate called after throwing an instance of 'c10::Error'", "Signal 6 (SIGABRT) received by PID 4242"),
     "failed_child": (
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "srun: error: node-3: task 5: Exited with exit code 1",
     ),
     "runtime_error": ("RuntimeError: Trying to backward through the graph a second time",),
-    "python_exception": ("KeyError: 'lr'", "botocore.exceptions.ClientError: An error occurred (403)"),
+    "python_exception": (
+        "Exception: something else","KeyError: 'lr'", "botocore.exceptions.ClientError: An error occurred (403)"),
 }  # fmt: skip
 NO_ENDS = (
     "UserWarning: NVIDIA H100 with CUDA capability sm_90 is not compatible with the current PyTorch installation.",
@@ -155,6 +160,7 @@ NO_ENDS = (
     "loading module infer.py, inference on device cuda:0",
     "saved checkpoint to /ckpt/step_100 (no errors)",
     "val_error: 0.031",
+    "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4242 closing signal SIGTERM",
 )
 
 

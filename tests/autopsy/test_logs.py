@@ -3,6 +3,7 @@
 import gzip
 import io
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,16 @@ def test_what_stands_before_a_line_is_taken_off(raw: str, rank: int | None, text
     line = parsed(raw.encode(), 2026)
 
     assert (line.rank, line.text) == (rank, text)
+
+
+def test_the_months_of_torch_have_one_digit_or_two() -> None:
+    """It writes them without a zero."""
+    march, october = (
+        parsed(f"[E{day} 02:07:08.5 ProcessGroupNCCL.cpp:607] x".encode(), 2025).at for day in ("321", "1021")
+    )
+
+    assert march == datetime(2025, 3, 21, 2, 7, 8, 500000, tzinfo=timezone.utc).timestamp()
+    assert october == datetime(2025, 10, 21, 2, 7, 8, 500000, tzinfo=timezone.utc).timestamp()
 
 
 def test_numbers_of_srun_are_ranks(tmp_path: Path) -> None:

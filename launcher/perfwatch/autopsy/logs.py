@@ -45,7 +45,8 @@ WORDS = (
     b"atchdog", b"Root Cause",    b"ut of memory", b"shared memory", b"llocate", b"llegal", b"aligned", b"itcode", b"it code", b"it Code",
     b"by peer", b"quota",
     b"fallen", b"No module", b"No such", b"shared object", b"undefined symbol", b"no kernel image", b"No CUDA", b"Evicted", b"DeadlineExc",
-    b"non-zero", b"GPU is lost", b"in use", b"FAILED", b"SystemExit", b"StopIteration", b"_STATUS_", b"._dynamo", b"NVLink", b"compatible",
+    b"non-zero", b"GPU is lost", b"in use", b"FAILED", b"SystemExit", b"StopIteration", b"_STATUS_", b"._dynamo", 
+    b"Of Memory", b"NVLink", b"compatible",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<function>.{1,200})$')
@@ -63,7 +64,7 @@ _ISO = re.compile(
     r"\[?(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?\]?(?:\s+(?:stdout|stderr) [FP](?=\s))?\s*"
 )
 _GLOG = re.compile(
-    r"\[?[EWIFCV](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s+(?:\d+\s+)?[\w./+-]+:\d+\]\s*(?:\[\w+\]\s*)?"
+    r"\[?[EWIFCV](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s+(?:\d+\s+)?[\w./+-]+:\d+\]\s*(?:\[\w+\]\s*)?"
 )
 _SYSLOG = re.compile(
     r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|[\w.-]+):\s*"
