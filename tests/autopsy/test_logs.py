@@ -149,6 +149,16 @@ def test_a_log_that_tells_of_no_end_is_inconclusive(tmp_path: Path) -> None:
     assert any("no end" in one.reason for one in verdict.missing)
 
 
+def test_a_rank_of_which_no_pid_is_known_is_never_shown_with_one(tmp_path: Path) -> None:
+    """In the recording a negative number stands for it; nobody can attach to that."""
+    verdict = of_log(tmp_path, STEPS, "rank_3.log")
+    failed = of_log(tmp_path, STEPS + "[rank3]: " + KEY_ERROR.splitlines()[-1] + "\n", "rank_4.log")
+
+    assert verdict.wait_chain == ()
+    assert "-" not in "".join(verdict.next).replace("flight-recorder", "")
+    assert [one.pid for one in failed.culprits] == [0]
+
+
 def test_a_loss_that_was_nan_to_the_end_is_a_hint(tmp_path: Path) -> None:
     """Of less weight than any error."""
     lines = "".join(f"step {number} | loss = nan\n" for number in range(50))

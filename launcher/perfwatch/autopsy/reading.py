@@ -10,12 +10,15 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
 
 from perfwatch.autopsy import kinds
 from perfwatch.autopsy.logs import read_log
+from perfwatch.errors import TraceUnreadable
+from perfwatch.traces import torch_trace
 from perfwatch_probes import flight_record, nccl_report
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import MOST_RANKS, is_rank
@@ -155,6 +158,14 @@ def _ras(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     return Contents(kinds.RAS, tuple(nccl_report.parse(text)))
 
 
+def _trace(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    rank = rank_in_name(path)
+    try:
+        return Contents(kinds.TRACE, (torch_trace.read(Path(path), 0, rank),), rank)
+    except TraceUnreadable as error:
+        return Contents(kinds.TRACE, reason=error.message.replace(path, "it"), advice=error.advice)
+
+
 def _smi(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
     text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
     found = [
@@ -232,6 +243,7 @@ READERS: dict[str, Reader] = {
     kinds.STACKS_TEXT: _stacks_text,
     kinds.LOG: _log,
     kinds.SMI: _smi,
+    kinds.TRACE: _trace,
 }
 
 

@@ -219,6 +219,8 @@ class _Numbers:
         """The same reading with the process of its rank."""
         if isinstance(reading, r.RecordedGroup):
             return msgspec.structs.replace(reading, pid=self.pid(reading.rank))
+        if isinstance(reading, r.TorchTrace) and contents.rank is not None:
+            return msgspec.structs.replace(reading, pid=self.pid(contents.rank))
         if isinstance(reading, r.Stack) and contents.rank is not None:
             main = reading.tid == reading.pid
             pid = self.pid(contents.rank)

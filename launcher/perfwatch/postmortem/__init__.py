@@ -5,6 +5,8 @@ they gave up: a dump shows every call that had not ended, and a log the first of
 were not made by an autopsy, triage's own rules speak.
 """
 
+import msgspec
+
 from perfwatch.postmortem import ended, other_witnesses, stalled
 from perfwatch.recording.recording import Recording
 from perfwatch.recording.session import AUTOPSY
@@ -14,12 +16,19 @@ from perfwatch.triage.history import History
 from perfwatch.triage.rule import Rule
 from perfwatch.verdict import Verdict
 
+NOTHING = "these files tell of no end, and of no wait for another rank"
+MORE = "give what else is left: logs of every rank and of the launcher, flight-recorder dumps, dmesg, sacct or kubectl describe pod"
 RULES_OF_FILES: tuple[Rule, ...] = (*ended.RULES, *stalled.RULES, *other_witnesses.RULES)
 
 
 def judge(case: Case) -> Verdict:
     """The verdict on a case, by the rules for what it was made of."""
-    return triage.judge(case, RULES_OF_FILES) if case.session.mode == AUTOPSY else triage.judge(case)
+    if case.session.mode != AUTOPSY:
+        return triage.judge(case)
+    verdict = triage.judge(case, RULES_OF_FILES)
+    if verdict.state != "inconclusive" or verdict.findings:
+        return verdict
+    return msgspec.structs.replace(verdict, summary=NOTHING, confidence=0.0, suspect=None, wait_chain=(), next=(MORE,))
 
 
 def diagnose(recording: Recording, at: float | None = None) -> Verdict:
