@@ -16,6 +16,7 @@ ALLOWED_IN_TRIAGE = {
     "perfwatch_probes",
 }  # fmt: skip
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
+    "perfwatch.failures.",  # a table and what looks a line up in it
     "perfwatch.hang_timeout.",
     "perfwatch.text.",
     "perfwatch.triage.",

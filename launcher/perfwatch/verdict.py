@@ -127,6 +127,8 @@ class Finding(_Part, frozen=True, kw_only=True):
     silent_seconds: float | None = None
     decides_in_seconds: float = 0.0  # > 0: not decided yet, becomes ``suspect``
     lost_share: float | None = None  # slow: the share of the time that it explains; 1 where it is behind the others
+    sub_cause: str | None = None  # gone: what the end is called, of the words that its cause has for its forms
+    retry: str | None = None  # gone: whether the same command may succeed if started again: yes, no, after fixing
 
 
 class Abstention(_Part, frozen=True, kw_only=True):
@@ -223,6 +225,8 @@ class Verdict(_Part, frozen=True, kw_only=True):
     schema: str = SCHEMA
     state: str
     cause: str | None
+    sub_cause: str | None = None  # with ``retry`` as of ``Finding``
+    retry: str | None = None
     confidence: float
     summary: str
     owner: str

@@ -60,12 +60,13 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
         if isinstance(one, Mapping):
             configured.setdefault(_name(one.get("name", key)), one)
     names = dict.fromkeys([*by_group, *configured])
+    local_ids = _local_ids(entries, configured, status)
     found = []
     for name in list(names)[:MOST_GROUPS]:
         mine = _joined(by_group.get(name, []))
         described = configured.get(name, {})
-        where = _number(mine[-1].get("pg_id")) if mine else None
-        counts = status.get(str(where), status.get(where, status.get(name, {}) if where is None else {}))
+        where = local_ids.get(name)
+        counts = status.get(str(where), status.get(where, {})) if where is not None else {}
         counts = counts if isinstance(counts, Mapping) else {}
         if any(entry.get("is_p2p") is True for entry in mine):
             counts = _collectives(mine)
@@ -88,6 +89,24 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
             )
         )
     return found
+
+
+def _local_ids(
+    entries: list[Mapping[str, Any]], configured: Mapping[str, Any], status: Mapping[Any, Any]
+) -> dict[str, int]:
+    """By name of a group, the number under which ``pg_status`` has its counts: the process' own, which the other ranks do not share.
+
+    Entries bear both. A group without entries (a dump of active calls alone) has the number at its place in the order of creation: names
+    that are numbers count all groups of the job, the local ones those of this process. (ProcessGroupNCCL.cpp: local_id_; read in dumps of
+    16 ranks with 13 groups each, torch 2.9.)
+    """
+    told = {_group(entry)[0]: where for entry in entries if (where := _number(entry.get("pg_id"))) is not None}
+    names = sorted(number for name in configured if (number := _number(name)) is not None)
+    numbers = sorted(number for key in status if (number := _number(key)) is not None)
+    if len(names) != len(configured) or len(numbers) != len(status) or len(names) != len(numbers):
+        return told
+    placed = {str(name): where for name, where in zip(names, numbers, strict=True)}
+    return told | placed if all(placed.get(name) == where for name, where in told.items()) else told
 
 
 def _plain(content: bytes) -> Any:

@@ -4,6 +4,7 @@ Frozen, typed, with units in the names. ``None`` always means "not known", never
 keeps them: differences are triage's business. Times called ``*_ago_seconds`` count back from the moment of the reading.
 """
 
+from perfwatch_probes.file_readings import FailureLine
 from perfwatch_probes.gpu_readings import (
     Gpu,
     GpuActivity,
@@ -94,6 +95,7 @@ ANY_READING = (
     | ProbeCall
     | CaptureWindow
     | TorchTrace
+    | FailureLine
 )
 
 __all__ = [
@@ -116,6 +118,7 @@ __all__ = [
     "Communicator",
     "Descriptor",
     "Disk",
+    "FailureLine",
     "FileGrowth",
     "Frame",
     "Gpu",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,25 @@ def written(entries: list[dict[str, Any]], enqueued: int, completed: int, ranks:
     status = {"last_enqueued_collective": str(enqueued), "last_completed_collective": str(completed)}
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
     return json.dumps({"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {"0": status}}).encode()
+
+
+def waiting(groups: dict[str, tuple[str, list[int], int, int]], begun: int = 0, **more: Any) -> bytes:
+    """A pickle of the calls that are not over, as a watchdog's dump has it where ``TORCH_INCLUDE_ONLY_ACTIVE`` is set.
+
+    Args:
+        groups: by name: description, ranks, newest call, newest call that is over. A group of one rank writes no entry.
+        begun: the local number of the first group; later ones are two apart, as where groups of another backend lie between them.
+        more: further fields of the dump.
+    """
+    entries: list[dict[str, Any]] = []
+    config, status = {}, {}
+    for place, (name, (description, ranks, enqueued, completed)) in enumerate(groups.items()):
+        number = begun + 2 * place
+        config[name] = {"name": name, "desc": description, "ranks": str(ranks)}
+        status[str(number)] = {"last_enqueued_collective": enqueued, "last_started_collective": -1,
+                               "last_completed_collective": completed}  # fmt: skip
+        for sequence in range(completed + 1, enqueued + 1):
+            entry = call(len(entries), "all_reduce", sequence, over=False)
+            entries.append({**entry, "pg_id": number, "process_group": (name, description)})
+    whole = {"version": "2.9", "pg_config": dict(sorted(config.items())), "pg_status": status, "entries": entries}
+    return pickle.dumps({**whole, **more}, protocol=2)

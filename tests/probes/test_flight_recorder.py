@@ -12,7 +12,7 @@ import pytest
 
 from perfwatch_probes.flight_record import parse
 from perfwatch_probes.probe import Unavailable
-from tests.probes.flight_dumps import Bomb, coalesced, dump
+from tests.probes.flight_dumps import Bomb, coalesced, dump, waiting
 
 
 def test_a_dump_says_how_far_a_rank_has_come_in_each_group() -> None:
@@ -24,6 +24,27 @@ def test_a_dump_says_how_far_a_rank_has_come_in_each_group() -> None:
     waits = next(operation for operation in zero.operations if operation.sequence == 3199)
     assert (waits.name, waits.dtypes, waits.state) == ("all_reduce", "Float", "scheduled")
     assert waits.input_elements == int(waits.input_sizes)
+
+
+def test_a_group_without_entries_has_its_own_counts() -> None:
+    """A rank that has called nothing new writes no entry: the order of creation tells which counts are of which group."""
+    groups = {"0": ("default_pg", [0, 1], 7, 7), "5": ("TENSOR", [0, 1], 88, 88), "12": ("EXPERT", [0, 1], 31, 31)}
+    read = {one.group: one for one in parse(waiting(groups, begun=1), 9, 0, "file")}
+
+    assert {name: (one.enqueued, one.completed) for name, one in read.items()} == {
+        "0": (7, 7),
+        "5": (88, 88),
+        "12": (31, 31),
+    }
+
+
+def test_counts_that_belong_to_no_group_for_sure_are_left_out() -> None:
+    """A group's name can be the local number of another one, which says nothing of it."""
+    groups = {"0": ("default_pg", [0, 1], 7, 7), "5": ("TENSOR", [0, 1], 88, 88)}
+    status = {"0": {"last_enqueued_collective": 1}, "5": {"last_enqueued_collective": 2}, "9": {}}
+    read = parse(waiting(groups, pg_status=status), 9, 0, "file")
+
+    assert [one.enqueued for one in read] == [None, None]
 
 
 def test_json_says_the_same_as_pickle() -> None:

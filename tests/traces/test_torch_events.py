@@ -114,3 +114,34 @@ def test_numbers_that_json_allows_are_read(tmp_path: Path) -> None:
     (read,) = events(path)
 
     assert (read.ts, read.dur) == (1.25, 1.25)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+def test_a_trace_that_was_written_anew_is_read(tmp_path: Path, indent: int | str | None) -> None:
+    """By Python's json: on one line or indented, with other keys first and events cut by chunks anywhere."""
+    many = [*GOOD, *(span("cpu_op", f"op {number} é", number, number + 1) for number in range(8000))]
+    path = tmp_path / "t.json"
+    whole = {"metadata": {"list": ["["]}, "schemaVersion": 1, "traceEvents": many, "traceName": "x"}
+    path.write_text(json.dumps(whole, indent=indent))
+
+    assert [one.name for one in events(path)] == [one["name"] for one in many]
+
+
+def test_a_trace_that_was_written_anew_and_cut_is_refused(tmp_path: Path) -> None:
+    """After the events that were whole."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": GOOD})[:-60])
+
+    with pytest.raises(TraceUnreadable, match="cut off"):
+        list(events(path))
+
+
+def test_an_execution_trace_is_refused_by_its_name(tmp_path: Path) -> None:
+    """It tells which operators ran, and not when."""
+    path = tmp_path / "et.json"
+    path.write_text(
+        json.dumps({"schema": "1.0.1", "pid": 7, "time": "2026-11-29", "start_ts": 1, "nodes": [{"id": 1}]})
+    )
+
+    with pytest.raises(TraceUnreadable, match="execution trace"):
+        list(events(path))

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from perfwatch.commands import (
     attach,
+    autopsy,
     bundle,
     capture,
     compare,
@@ -38,6 +39,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     capture,
     ncu,
     kernels,
+    autopsy,
     replay,
     report,
     compare,

@@ -33,7 +33,8 @@ def explain(
     import shutil
 
     from perfwatch.errors import UsageError
-    from perfwatch.report.explanation import entry, fitted, page, sentence
+    from perfwatch.failures import NAMES
+    from perfwatch.report.explanation import end_page, entry, fitted, page, sentence
     from perfwatch.triage.rules import RULES
 
     width = min(100, shutil.get_terminal_size().columns)  # longer lines are hard to read
@@ -48,6 +49,9 @@ def explain(
                     typer.echo(entry(name, sentence(name), max(map(len, rules)), width))
         return
     rules |= {form: rule for rule in RULES for form in rule.cause.also}
+    if wanted in NAMES:
+        typer.echo(f"{wanted}, a form of {rules[wanted].cause.name}\n")
+        typer.echo(f"{fitted(end_page(NAMES[wanted]), width)}\n")
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
         raise UsageError(
@@ -59,3 +63,6 @@ def explain(
         f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n"
     )
     typer.echo(fitted(page(rule.cause.name), width))
+    if rule.cause.also and wanted == rule.cause.name:
+        forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
+        typer.echo(f"\n{fitted(forms, width)}")

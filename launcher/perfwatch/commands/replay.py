@@ -44,13 +44,13 @@ def replay(
 
     from perfwatch.errors import UsageError
     from perfwatch.fleet.merge.fleet_recording import MODE, judge_recorded
+    from perfwatch.postmortem import diagnose
     from perfwatch.recording import archive
     from perfwatch.recording.finding import find_session
     from perfwatch.recording.recording import load
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_alive, parse_moment, told_first
     from perfwatch.report.replay import ReplayReport
-    from perfwatch.triage.diagnose import diagnose
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:

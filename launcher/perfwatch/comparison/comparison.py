@@ -16,10 +16,10 @@ from perfwatch.comparison.bootstrap import (
 from perfwatch.comparison.conditions import Condition, command_difference, conditions, differences
 from perfwatch.comparison.measures import Measure, measures
 from perfwatch.comparison.steps import StepTimes, step_times
+from perfwatch.postmortem import diagnose, judge
 from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import told_first
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History, quantile
 from perfwatch.triage.questions import ended_on_request
 from perfwatch.verdict import Verdict

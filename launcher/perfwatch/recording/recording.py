@@ -32,7 +32,16 @@ BUDGET_BYTES = 256 * 2**20
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
 
 # Text in these readings comes from the job's command lines, files and logs: it may hold secrets.
-_OUTSPOKEN = r.Process | r.Descriptor | r.FileGrowth | r.SourceLine | r.Traceback | r.ThreadError | r.KernelMessage
+_OUTSPOKEN = (
+    r.Process
+    | r.Descriptor
+    | r.FileGrowth
+    | r.SourceLine
+    | r.Traceback
+    | r.ThreadError
+    | r.KernelMessage
+    | r.FailureLine
+)
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
 

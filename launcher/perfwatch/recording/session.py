@@ -20,6 +20,7 @@ SCHEMA = (
     "perfwatch.session/3"  # 1: every stack with its frames in full, 2: no segment is compressed; both are still read
 )
 SNAPSHOT = "snapshot"  # the mode of a look that another host asked for
+AUTOPSY = "autopsy"  # the mode of a recording that was made of files which a job left behind
 LONGEST_SESSION_BYTES = 2**20
 SHARED_DISK = "/var/tmp"  # outlives a restart, and every user may write there
 PRIVATE_FOLDER = 0o700
@@ -65,7 +66,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     version: str
     created: float
-    mode: str  # run, attach, drill, daemon, fleet, snapshot
+    mode: str  # run, attach, drill, daemon, fleet, snapshot, autopsy
     machine: Machine
     command: tuple[str, ...] = ()  # redacted
     root_pids: tuple[int, ...] = ()

@@ -3,6 +3,8 @@
 import textwrap
 from importlib.resources import files
 
+from perfwatch.failures import Failure
+
 LIST = "- "
 
 
@@ -14,6 +16,19 @@ def page(cause: str) -> str:
 def sentence(cause: str) -> str:
     """What a cause means, in one sentence."""
     return page(cause).split("\n\n")[1].replace("\n", " ")
+
+
+def end_page(end: Failure) -> str:
+    """What is said of a sub-cause, in the form of a page."""
+    said = {"yes": "may succeed", "no": "makes no sense", "after fixing": "fails again until this is fixed"}[end.retry]
+    return (
+        f"# {end.name}\n\n{_sentence(end.means)}\n\n## Retry\n\n{end.retry}: the same command, started again, {said}."
+        f"\n\n## What to do next\n\n{_sentence(end.fix)}"
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def fitted(text: str, width: int) -> str:

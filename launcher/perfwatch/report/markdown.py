@@ -26,6 +26,7 @@ def as_markdown(story: Story) -> str:
 def _lines(story: Story) -> Iterator[str]:
     verdict = story.verdict
     cause = f" {_code(verdict.cause)}" if verdict.cause else ""
+    cause += f" ({_code(verdict.sub_cause)}, retry: {escaped(verdict.retry or 'unknown')})" if verdict.sub_cause else ""
     silent = "" if verdict.silent_seconds is None else f", silent for {duration(verdict.silent_seconds)}"
     yield f"**{escaped(verdict.state.upper())}**{cause} — confidence: {confidence_word(verdict.confidence)}{silent}"
     yield ""

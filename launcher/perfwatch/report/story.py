@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from perfwatch.postmortem import judge
 from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import told_first
 from perfwatch.text import duration
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.triage.questions import has_ended, show, user_frame
 from perfwatch.verdict import Spread, Verdict

@@ -58,6 +58,7 @@ class VerdictReport:
             not_seen(verdict.missing),
             MOST_MISSING,
         )
+        yield from _listed("retry", [verdict.retry] if verdict.retry else [], 1)
         yield from _listed("next", list(verdict.next), MOST_NEXT, style="bold")
         yield Text(self._footer(), style="dim")
 
@@ -67,6 +68,8 @@ class VerdictReport:
         line.append(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
         if verdict.cause:
             line.append(f"  {clean(verdict.cause)}", "bold")
+        if verdict.sub_cause:
+            line.append(f" ({clean(verdict.sub_cause)})", "bold")
         if verdict.confidence > 0.0:
             line.append(f"  (confidence: {confidence_word(verdict.confidence)})")
         if verdict.silent_seconds is not None:
@@ -169,7 +172,7 @@ def culprit_text(one: Culprit) -> str:
         words.append(f"on {one.host}")
     if one.thread and one.thread != "MainThread" and not program:
         words.append(f"thread {one.thread}")
-    return ", ".join(words) + (f" in {one.frame}" if one.frame else "")
+    return " ".join([", ".join(words)] * bool(words) + [f"in {one.frame}"] * bool(one.frame))
 
 
 def _program(one: Culprit) -> str | None:
@@ -187,7 +190,8 @@ def lived_text(verdict: Verdict) -> str:
 
 def link_text(one: Link) -> str:
     """One step of the wait chain, in words."""
-    who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank} (pid {one.pid})"
+    pid = f" (pid {one.pid})" if one.pid else ""  # of a rank that only its files tell of there is none
+    who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank}{pid}"
     who += f" on {clean(one.host)}" if one.host else ""
     frame = f" in {clean(one.frame)}" if one.frame else ""
     rests = one.silent_seconds is not None and one.waits_for != IT_RUNS

@@ -7,6 +7,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from perfwatch.postmortem import judge
 from perfwatch.recording.recording import CAPTURE_BEGUN
 from perfwatch.text import duration
 from perfwatch.top.board import Board, board
@@ -15,7 +16,6 @@ from perfwatch.top.board_view import Screen
 from perfwatch.top.errands import LONGEST_SECONDS, USUAL_SECONDS, Errands
 from perfwatch.top.follow import Follower
 from perfwatch.top.keyboard import ESCAPE, Keyboard
-from perfwatch.triage.diagnose import judge
 from perfwatch.verdict import Verdict
 
 REFRESH_SECONDS = 1.0

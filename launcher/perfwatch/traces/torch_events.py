@@ -2,16 +2,22 @@
 
 The job wrote the file: it may be truncated, endless or hostile. Each event is decoded on its own and strictly; bytes, events and
 time are bounded, and an error is reported in one sentence.
+
+Kineto's own layout is cut at the lines that end an event. A trace that was written anew (by Python's json: on one line, or indented
+otherwise, metadata first) is decoded object by object, which takes six times as long.
 """
 
+import codecs
 import gzip
+import json
 import os
+import re
 import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -28,6 +34,8 @@ _BEGIN = b'"traceEvents"'
 # Kineto indents an event's braces by two; a raw line feed cannot stand inside a JSON string, so this ends an event.
 _END = b"\n  }"
 _BETWEEN = b", \r\n\t"
+_GAP = re.compile(r"[,\s]*")
+_EXECUTION = re.compile(rb'"schema"\s*:\s*"[^"]{1,40}"[^\[]{0,2000}"nodes"\s*:\s*\[', re.DOTALL)
 
 
 class Arguments(msgspec.Struct):
@@ -68,37 +76,129 @@ def events(
         TraceUnreadable: it is no such file, is cut off, or exceeds a bound; the events before were good.
     """
     ends = clock() + deadline_seconds
-    decoder = msgspec.json.Decoder(Event)
-    pending, began, count = b"", False, 0
+    cutter: _Cutter | None = None
+    pending, count = b"", 0
     with _opened(path) as file:
         for chunk in _chunks(file, path):
             if clock() > ends:
                 raise TraceUnreadable(
                     f"{path}: reading it takes longer than {deadline_seconds:.0f} s", "ask for fewer steps"
                 )
-            pending += chunk
-            if not began:
-                pending, began = _body(pending, path)
+            if cutter is None:
+                pending, began = _body(pending + chunk, path)
                 if not began:
                     continue
-            *pieces, pending = pending.split(_END)
-            for piece in pieces:
-                if piece.lstrip(_BETWEEN).startswith(b"]"):
-                    return  # what follows the events: versions, the process groups
-                event = _decoded(decoder, piece, path)
+                cutter = _cutter(pending, path)
+                chunk = pending
+            for event in cutter.cut(chunk):
                 if event.ph == "X":
                     count += 1
                     if count > most_events:
                         raise TraceUnreadable(f"{path}: more than {most_events:,} events", "ask for fewer steps")
                     yield event
-            if len(pending) > LARGEST_EVENT_BYTES:
-                raise TraceUnreadable(
-                    f"{path}: not written by torch.profiler: an event of more than {LARGEST_EVENT_BYTES:,} bytes"
-                )
-    if not began:
-        raise TraceUnreadable(f"{path} is not a trace of torch.profiler: it holds no traceEvents")
-    if not pending.lstrip(_BETWEEN).startswith(b"]"):
+            if cutter.ended:
+                return  # what follows the events: versions, the process groups
+    if cutter is None:
+        raise TraceUnreadable(_no_trace(pending, path))
+    if not cutter.ends_here():
         raise TraceUnreadable(f"{path} is cut off after {count:,} events", "the rank ended, or the disk was full")
+
+
+class _Cutter(Protocol):
+    """Cuts the text of the events into events. ended: the list of events is over."""
+
+    ended: bool
+
+    def cut(self, chunk: bytes) -> Iterator[Event]: ...
+    def ends_here(self) -> bool: ...
+
+
+class _ByLines:
+    """Kineto's own layout."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._pending = path, b""
+        self._decoder = msgspec.json.Decoder(Event)
+        self.ended = False
+
+    def cut(self, chunk: bytes) -> Iterator[Event]:
+        *pieces, self._pending = (self._pending + chunk).split(_END)
+        for piece in pieces:
+            if piece.lstrip(_BETWEEN).startswith(b"]"):
+                self.ended = True
+                return
+            yield _decoded(self._decoder, piece, self._path)
+        if len(self._pending) > LARGEST_EVENT_BYTES:
+            raise _too_large(self._path)
+
+    def ends_here(self) -> bool:
+        return self._pending.lstrip(_BETWEEN).startswith(b"]")
+
+
+class _ByObjects:
+    """Any other layout: one object after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text = path, ""
+        self._letters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._objects = json.JSONDecoder(parse_constant=_refused)
+        self.ended = False
+
+    def cut(self, chunk: bytes) -> Iterator[Event]:
+        text, at = self._text + self._letters.decode(chunk), 0
+        while True:
+            at = _GAP.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing as well
+            if at >= len(text) or text[at] != "{":
+                break
+            try:
+                found, end = self._objects.raw_decode(text, at)
+            except ValueError:  # its end has not been read yet, or it has none
+                break
+            except RecursionError:
+                raise TraceUnreadable(f"{self._path}: an event cannot be read: nested too deep") from None
+            try:
+                yield msgspec.convert(found, Event)
+            except DAMAGED as error:
+                raise TraceUnreadable(f"{self._path}: an event cannot be read: {error}") from None
+            at = end
+        self._text = text[at:]
+        self.ended = self._text.startswith("]")
+        if not self.ended and self._text[:1] not in ("", "{"):
+            raise TraceUnreadable(f"{self._path}: an event cannot be read: it is no object")
+        if len(self._text) > LARGEST_EVENT_BYTES and not self.ended:
+            raise _too_large(self._path)
+
+    def ends_here(self) -> bool:
+        return self.ended
+
+
+def _cutter(beginning: bytes, path: Path) -> _Cutter:
+    """What reads events that begin so: Kineto's layout, where the first of them is cut by it into something whole."""
+    first = beginning[:LARGEST_EVENT_BYTES].partition(_END)
+    try:
+        if first[1]:
+            msgspec.json.decode(first[0].lstrip(_BETWEEN) + b"}", type=Event)
+            return _ByLines(path)
+    except DAMAGED:
+        pass
+    return _ByLines(path) if beginning.lstrip(_BETWEEN).startswith(b"]") else _ByObjects(path)
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _too_large(path: Path) -> TraceUnreadable:
+    return TraceUnreadable(
+        f"{path}: not written by torch.profiler: an event of more than {LARGEST_EVENT_BYTES:,} bytes"
+    )
+
+
+def _no_trace(head: bytes, path: Path) -> str:
+    """What a file without events is, as far as its beginning tells."""
+    if _EXECUTION.search(head):
+        return f"{path} is an execution trace (operators without times), not a trace of torch.profiler"
+    return f"{path} is not a trace of torch.profiler: it holds no traceEvents"
 
 
 def _body(pending: bytes, path: Path) -> tuple[bytes, bool]:
@@ -108,7 +208,7 @@ def _body(pending: bytes, path: Path) -> tuple[bytes, bool]:
     if bracket >= 0:
         return pending[bracket + 1 :], True
     if len(pending) > LARGEST_HEAD_BYTES:
-        raise TraceUnreadable(f"{path} is not a trace of torch.profiler: it holds no traceEvents")
+        raise TraceUnreadable(_no_trace(pending, path))
     return pending, False
 
 

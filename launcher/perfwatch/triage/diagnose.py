@@ -10,6 +10,7 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.contradicted import uncontradicted
+from perfwatch.triage.ends.sub_causes import called
 from perfwatch.triage.graph.decide import TABLE, ends_at, fate_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.graph.thresholds import LATE_SECONDS
@@ -74,6 +75,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
                 outcome = msgspec.structs.replace(
                     outcome, confidence=float(Level.of(outcome.confidence)), next=_possible(case, outcome.next)
                 )
+                outcome = called(case, outcome) if outcome.state == "gone" and outcome.sub_cause is None else outcome
                 outcome = _unless_it_ends(case, outcome) if outcome.state == "hung" else outcome
         except Exception as error:  # a broken rule must not silence the sound ones
             missing.append(
@@ -155,6 +157,8 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         efficiency=_efficiency(case) if chosen.state in MOVING else None,
         state=chosen.state,
         cause=chosen.cause,
+        sub_cause=chosen.sub_cause,
+        retry=chosen.retry,
         confidence=chosen.confidence,
         summary=chosen.summary,
         onset=onset,

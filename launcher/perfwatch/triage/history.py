@@ -53,6 +53,7 @@ KEYS: dict[type[r.Reading], tuple[str, ...]] = {
     r.ProbeCall: ("probe", "entity"),
     r.CaptureWindow: ("kind",),
     r.TorchTrace: ("pid",),
+    r.FailureLine: ("file", "line"),
 }
 
 

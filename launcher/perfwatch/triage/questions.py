@@ -24,6 +24,7 @@ from perfwatch.triage.moving.progress import LATELY_SECONDS, training_thread
 from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absentee import at_rest
+from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
 from perfwatch.triage.ranks.missing import AbsentRanks
 from perfwatch.triage.roles.sights import STORE_THREAD
@@ -53,6 +54,7 @@ __all__ = [
     "regimes",
     "short_name",
     "show",
+    "shown_call",
     "stack_key",
     "tags",
     "tensor_tflops_at",

@@ -7,6 +7,7 @@ import re
 import signal
 from itertools import islice, pairwise
 
+from perfwatch.failures import forms
 from perfwatch.triage.cards.whose import index_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
@@ -37,10 +38,10 @@ from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level, Ou
 from perfwatch_probes import readings as r
 
 NEEDS = (r.ProcessEnded,)
-OUT_OF_MEMORY = Cause("out_of_memory", "gone", "user_code", NEEDS)
-GPU_FAULT = Cause("gpu_fault", "gone", "gpu", NEEDS)
-CRASHED = Cause("crashed", "gone", "user_code", NEEDS)
-KILLED = Cause("killed", "gone", "unknown", NEEDS)
+OUT_OF_MEMORY = Cause("out_of_memory", "gone", "user_code", NEEDS, also=forms("out_of_memory"))
+GPU_FAULT = Cause("gpu_fault", "gone", "gpu", NEEDS, also=forms("gpu_fault"))
+CRASHED = Cause("crashed", "gone", "user_code", NEEDS, also=forms("crashed"))
+KILLED = Cause("killed", "gone", "unknown", NEEDS, also=forms("killed"))
 FINISHED = Cause("finished", "gone", "user_code", NEEDS)
 
 DEVICE_WORDS = ("CUDA out of memory", "HIP out of memory")

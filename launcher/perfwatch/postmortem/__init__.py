@@ -1,0 +1,37 @@
+"""The verdict on files that a job left behind: dumps of its flight recorders, logs, stacks, answers of a scheduler.
+
+Nothing lives any more, so nothing can be asked twice and no silence can be measured. What the ranks wrote is about the moment at which
+they gave up: a dump shows every call that had not ended, and a log the first of the ends. ``judge`` takes any recording: of those that
+were not made by an autopsy, triage's own rules speak.
+"""
+
+import msgspec
+
+from perfwatch.postmortem import ended, other_witnesses, stalled
+from perfwatch.recording.recording import Recording
+from perfwatch.recording.session import AUTOPSY
+from perfwatch.triage import diagnose as triage
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.rule import Rule
+from perfwatch.verdict import Verdict
+
+NOTHING = "these files tell of no end, and of no wait for another rank"
+MORE = "give what else is left: logs of every rank and of the launcher, flight-recorder dumps, dmesg, sacct or kubectl describe pod"
+RULES_OF_FILES: tuple[Rule, ...] = (*ended.RULES, *stalled.RULES, *other_witnesses.RULES)
+
+
+def judge(case: Case) -> Verdict:
+    """The verdict on a case, by the rules for what it was made of."""
+    if case.session.mode != AUTOPSY:
+        return triage.judge(case)
+    verdict = triage.judge(case, RULES_OF_FILES)
+    if verdict.state != "inconclusive" or verdict.findings:
+        return verdict
+    return msgspec.structs.replace(verdict, summary=NOTHING, confidence=0.0, suspect=None, wait_chain=(), next=(MORE,))
+
+
+def diagnose(recording: Recording, at: float | None = None) -> Verdict:
+    """Judge a recording as it was known ``at`` seconds after it began (default: at its end)."""
+    history = History(recording.records, recording.end if at is None else at)
+    return judge(Case(history, recording.session, recording.events))
