@@ -148,12 +148,16 @@ class Builder:
                 leaf = self.lives(("native", node.pid, tid), share, "a native thread runs", Activity.RUNS)
                 self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
 
-    def claim_other_ranks(self, resource: Resource, node: Node) -> None:
-        """Another rank, or what it has started, may provide it."""
-        for pid in self.starts:
-            if pid != (node.rank_pid or node.pid):
-                self.graph.claim(self.rank(pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
-                self.claim_descendants(resource, pid)
+    def claim_ranks(self, resource: Resource) -> None:
+        """Any rank, or what it has started, may provide it. One task stands for all, so that the graph grows with the ranks alone."""
+        key: Key = ("ranks",)
+        if key not in self.graph.tasks:
+            ranks = Resource(Kind.RANK, key)
+            self.graph.tasks[key] = Task(key, waits=(ranks,), activity=Activity.RANK)
+            for pid in self.starts:
+                self.graph.claim(self.rank(pid), ranks, Role.MAY_PROVIDE, Basis.ELIMINATION)
+                self.claim_descendants(ranks, pid)
+        self.graph.claim(key, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
     def claim_arriving(self, resource: Resource, node: Node) -> None:
         """Bytes that arrive on what a thread waits on are work for it."""

@@ -9,7 +9,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import silence_of_rank
 from perfwatch.triage.graph.from_case import wait_graph_of
-from perfwatch.triage.graph.model import Activity, Ends, Fate, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.graph.words import AWAITED
 from perfwatch.triage.hang import nearest
@@ -44,7 +44,7 @@ def judge(case: Case) -> Outcome:
 def _waits(case: Case, chain: Chain, task: Task) -> bool:
     """True if a training thread waits: it does not move, polls, or gets result after result of which it makes no steps."""
     now = case.progress[chain.start.pid].kind
-    if chain in case.still_chains:
+    if chain.start.pid in case.history.once(("still",), lambda: frozenset(one.start.pid for one in case.still_chains)):
         return True
     if now == "moving":
         return False
@@ -68,20 +68,24 @@ def _of(case: Case, chain: Chain) -> Finding | None:
     if fate.prospect is Prospect.LIVE and len(way) > 1:
         return _works(case, built, chain, way, fate)
     if fate.prospect is Prospect.OPEN:
-        running = [task for task, over in built.graph.sinks(start) if _runs_a_loop(task, over) and task.key != start]
-        return _works(case, built, chain, [built.graph.tasks[start], running[0]], fate) if running else None
+        running = _in_loops(case, built) - {start}
+        ends = [task for task, _ in built.graph.sinks(start) if task.key in running] if running else []
+        return _works(case, built, chain, [built.graph.tasks[start], ends[0]], fate) if ends else None
     if fate.prospect is Prospect.DUE and 0.0 < fate.until - case.at <= MEANT_SECONDS:
         return _wakes(case, built, chain, way, fate)
     return None
 
 
-def _runs_a_loop(task: Task, over: Resource | None) -> bool:
-    return (
-        task.activity is Activity.RUNS
-        and over is not None
-        and over.kind is Kind.LOOP
-        and task.ends is not Ends.ONE_CALL
-    )
+def _in_loops(case: Case, built: Builder) -> frozenset[Key]:
+    """The tasks that run in a loop which may come to its end by itself."""
+
+    def found() -> frozenset[Key]:
+        loops = [task for task in built.graph.tasks.values() if task.activity is Activity.RUNS and task.waits]
+        return frozenset(
+            task.key for task in loops if task.waits[0].kind is Kind.LOOP and task.ends in (Ends.COUNTS, Ends.UNREAD)
+        )
+
+    return case.history.once(("in loops",), found)
 
 
 def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:

@@ -37,5 +37,5 @@ def awaited_file(built: Builder, task: Task, node: Node, edge: Edge, seen: Threa
     )
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
-    built.claim_other_ranks(resource, node)
+    built.claim_ranks(resource)
     task.waits = (resource,)

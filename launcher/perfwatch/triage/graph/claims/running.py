@@ -31,7 +31,7 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if loop.tests_only or endless:
         built.claim_other_threads(resource, node, Basis.TEXT)
         built.claim_descendants(resource, node.pid)
-        built.claim_other_ranks(resource, node)
+        built.claim_ranks(resource)
     elif loop.ends is Ends.ONE_CALL:
         built.claim_descendants(resource, node.pid)
 

@@ -22,7 +22,7 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         resource = Resource(Kind.FLAG, task.key, complete=False, why="it polls", basis=Basis.TEXT)
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
         built.claim_descendants(resource, node.pid)
-        built.claim_other_ranks(resource, node)
+        built.claim_ranks(resource)
         task.waits = (resource,)
         return
     again = next_try_seconds(built.case, node) is not None
