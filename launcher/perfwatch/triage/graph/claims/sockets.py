@@ -15,6 +15,10 @@ def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadA
     resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END)
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
+    if end.descriptor is None or end.descriptor.socket is None:  # the far end may be any process of the rank
+        for member in built.job.of_rank(node.rank_pid or node.pid):
+            if member.alive and member.pid != node.pid:
+                built.graph.claim(built.process(member.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     if end.descriptor is not None:
         fd = end.descriptor.fd
         grown = built.history.growth(r.Descriptor, node.pid, fd, of=_received, seconds=BYTES_SECONDS)
