@@ -6,7 +6,7 @@ The map, in the order of a diagnosis:
 - ``perfwatch.jobs``       the watched job: its processes, ranks and workers
 - ``perfwatch.watching``   the loop: read each probe when it is due, append, judge again
 - ``perfwatch.recording``  the session; everything after it is a pure function of the recording
-- ``perfwatch.triage``     from readings to wait chains to one verdict; ``triage/rules`` holds one file per cause
+- ``perfwatch.triage``     from readings to wait chains to one verdict; ``triage/rules`` holds the rules, one module per family of causes
 - ``perfwatch.report``     the verdict on a terminal, as JSON, as a page, as a trace
 
 Around it:

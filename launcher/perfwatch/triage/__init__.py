@@ -10,10 +10,11 @@ The map, from what is read to what is said:
 - ``words``   what frames and lines of code say
 - ``moving``  what moves and what stands
 - ``waits``   the wait chain, to whatever does not move
+- ``graph``   what waits for what, and whether a task can still release it: the one place that answers this
 - ``ranks``   who waits for whom in which collective
 - ``cards``   what the GPUs really do
 - ``shares``  where the time goes
 - ``ends``    how a job, a process or a thread ended
-- ``hang``, ``slowness``, ``busy`` what all rules about a state share; ``rules`` one file per cause
+- ``hang``, ``slowness``, ``busy`` what all rules about a state share; ``rules`` a module per family of causes, ``explain`` a page for each
 - ``job``     who is who, for users that need no verdict; ``questions`` what users ask besides a verdict
 """

@@ -9,7 +9,6 @@ import msgspec
 from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
-from perfwatch.triage.contradicted import uncontradicted
 from perfwatch.triage.ends.sub_causes import called
 from perfwatch.triage.graph.decide import TABLE, ends_at, fate_of
 from perfwatch.triage.graph.model import Prospect
@@ -135,7 +134,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     findings = _named_first(findings)
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
-    chosen = _choose(uncontradicted(case, sure))
+    chosen = _choose(sure)
     suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
     in_doubt = any(one.state != "busy" for one in suspected)
     if chosen is None or (chosen.state in MOVING and (in_doubt or _stands(case))):
