@@ -179,17 +179,18 @@ def test_a_pause_that_is_over_at_a_time_is_one_until_then() -> None:
     assert retold(PAUSE, changed).cause == "blocked_pipe"
 
 
-@pytest.mark.parametrize(("patience", "hung"), [(50.0, False), (3.0, True)])
-def test_a_wait_whose_own_limit_comes_within_the_patience_is_waited_for(patience: float, hung: bool) -> None:
-    """A flusher that the end of the program waits for; it has lasted 54 s, and is over in 6 s."""
+@pytest.mark.parametrize("patience", [50.0, 3.0])
+def test_a_wait_whose_own_limit_is_near_is_not_hung_before_it(patience: float) -> None:
+    """The end of the program waits for a flusher. It has lasted 54 s and ends in 4 s, whatever the hang timeout is."""
     recording, at = load_case(FLUSHER), expected_of(FLUSHER).at
     conditions = {**recording.session.conditions, "patience_seconds": patience}
     recording = replace(recording, session=msgspec.structs.replace(recording.session, conditions=conditions))
 
     verdict = diagnose(recording, at)
 
-    assert (verdict.state == "hung") is hung
-    assert verdict.suspect is not None or hung
+    assert verdict.state == "inconclusive"
+    assert verdict.suspect is not None
+    assert 0.0 < verdict.suspect.decides_in_seconds < 6.0
 
 
 @pytest.mark.parametrize(("left", "state"), [(30.0, "inconclusive"), (None, "hung")])

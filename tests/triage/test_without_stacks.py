@@ -57,11 +57,13 @@ def test_a_loaders_worker_never_waits_for_a_lock_for_so_long() -> None:
 
 
 @pytest.mark.parametrize("left", [2.0, 30.0])
-def test_a_worker_that_wakes_within_the_patience_is_slow_at_most(left: float) -> None:
-    """The kernel knows until when it sleeps."""
+def test_a_worker_that_wakes_soon_is_not_hung(left: float) -> None:
+    """The kernel knows until when it sleeps. A long sleep is reported as work that the training thread waits for."""
     nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=left)
 
-    assert judged(p28335=nap).state == "inconclusive"
+    verdict = judged(p28335=nap)
+
+    assert verdict.state == ("busy" if left > 10.0 else "inconclusive")
 
 
 def test_workers_that_are_all_idle_are_not_to_blame() -> None:

@@ -11,6 +11,7 @@ from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.waits.edges import Edge, step
+from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch_probes import readings as r
@@ -136,17 +137,25 @@ class Builder:
     # who may release it
 
     def claim_other_threads(self, resource: Resource, node: Node, basis: Basis) -> None:
-        """The other Python threads of a process, and native ones that run, may provide it."""
+        """The other Python threads of a process may provide it, and so may all native ones together.
+
+        Threads that carry messages between ranks may spin without work, so they are left out.
+        """
         for other in other_threads(self.history, self.job, node):
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
         known = {*python_threads(self.history, node.pid), node.tid}
-        for _, tid in self.history.of(r.Thread, node.pid):
-            seen = motion(self.history, node.pid, tid)
-            met = RUNS_SHARE if seen.state == "R" else 0.0  # sampled once
-            share = met if seen.run_share is None else seen.run_share
-            if tid not in known and share > STIRS_SHARE:
-                leaf = self.lives(("native", node.pid, tid), share, "a native thread runs", Activity.RUNS)
-                self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
+        natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
+        works = {tid: self._native_work(node.pid, tid) for tid in natives if not carries(self.history, node.pid, tid)}
+        if (total := sum(works.values())) > STIRS_SHARE:
+            busiest = max(works, key=lambda tid: (works[tid], -tid))
+            leaf = self.lives(("native", node.pid, busiest), total, "native threads run", Activity.RUNS)
+            self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
+
+    def _native_work(self, pid: int, tid: int) -> float:
+        """Of a core."""
+        seen = motion(self.history, pid, tid)
+        met = RUNS_SHARE if seen.state == "R" else 0.0  # sampled once
+        return met if seen.run_share is None else seen.run_share
 
     def claim_ranks(self, resource: Resource) -> None:
         """Any rank, or what it has started, may provide it. One task stands for all, so that the graph grows with the ranks alone."""

@@ -21,7 +21,7 @@ from perfwatch.triage.graph.claims import (
     timers,
 )
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
-from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, SIGN_OF_LIFE
+from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -86,10 +86,10 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True:
-        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it moves now and then")
+        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it moves now and then")
         return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
-        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
+        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
     if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
         processes.other_tasks(built, task, node, edge)

@@ -29,7 +29,7 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
 def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Another wait, of a thread that may move now and then."""
     if node.motion.frozen is False:
-        works = max(seen.works, SIGN_OF_LIFE)
+        works = seen.works
         task.fate = Fate(Prospect.LIVE, works=works, why="it moves now and then")
     else:
         unknown(built, task, node, edge, seen)

@@ -16,7 +16,8 @@ def pipe(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     resource = Resource(Kind.PIPE, key, complete=not why, why=why)
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
-    if file is not None and node.pid in (*file.writers, *file.readers) and not end.others:
+    own = file is not None and file.kind != "fifo" and node.pid in (*file.writers, *file.readers)
+    if own and not end.others:  # a reader opens a FIFO for writing so as not to meet its end
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
     task.waits = (resource,)
 

@@ -6,7 +6,6 @@ from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -24,7 +23,7 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if not is_start and loop.ends in (Ends.CONDITION, Ends.NEVER) and built.waited_seconds(node) >= built.hang_timeout:
         endless = True  # whatever a turn of it may hand over, nothing has come of it
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
-        task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
+        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
     resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
     task.waits = (resource,)
