@@ -9,6 +9,7 @@ from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRE
 from perfwatch.triage.moving.arriving import received, waited_on
 from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.moving.working import spin_for_cards
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.node import End, Node, node_of
@@ -136,10 +137,10 @@ class Builder:
     # who may release it
 
     def claim_other_threads(self, resource: Resource, node: Node, basis: Basis) -> None:
-        """The other Python threads of a process, and native ones that run, may provide it."""
+        """The other Python threads of a process, and native ones that run, may provide it; none that only spins for a card."""
         for other in other_threads(self.history, self.job, node):
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
-        known = {*python_threads(self.history, node.pid), node.tid}
+        known = {*python_threads(self.history, node.pid), *spin_for_cards(self.case, node.pid), node.tid}
         for _, tid in self.history.of(r.Thread, node.pid):
             seen = motion(self.history, node.pid, tid)
             met = RUNS_SHARE if seen.state == "R" else 0.0  # sampled once
