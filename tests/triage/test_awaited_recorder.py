@@ -29,7 +29,7 @@ def test_where_the_recorders_do_not_answer_it_is_blamed_less_surely() -> None:
     """Nothing more will be known."""
     verdict = retold(CASE, lambda reading: reading, REFUSED)
 
-    assert (verdict.cause, verdict.confidence) == ("wedged_collective", 0.65)
+    assert (verdict.cause, verdict.confidence) == ("wedged_collective", 0.8)
 
 
 def test_nor_is_it_waited_for_where_the_look_at_the_job_is_over() -> None:

@@ -443,7 +443,7 @@ def test_communication_is_less_sure_where_the_hosts_do_not_wait() -> None:
     verdict = judged(elsewhere)
 
     assert verdict.cause == "exposed_communication", verdict.summary
-    assert (level(verdict.confidence), level(judged().confidence)) == ("medium", "certain")
+    assert (level(verdict.confidence), level(judged().confidence)) == ("high", "certain")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_busy_thread_that_takes_no_such_lock_is_not_blamed(busy: tuple[int, ..
 
 def test_where_no_text_tells_the_owner_several_busy_threads_make_it_less_sure() -> None:
     """Each of them may hold it."""
-    assert told(RESTS, PREFETCH, lines=False).confidence == 0.8
+    assert told(RESTS, PREFETCH, lines=False).confidence == 0.95
     assert told(RESTS, PREFETCH, DECODE, lines=False).confidence == 0.65
 
 

@@ -279,7 +279,7 @@ def test_a_wedge_is_less_sure_where_the_recorders_were_not_read() -> None:
     whole, counted = diagnose(recorded, 60.0), diagnose(replace(recorded, records=counts), 60.0)
 
     assert (whole.state, whole.cause) == (counted.state, counted.cause) == ("hung", "wedged_collective")
-    assert (level(whole.confidence), level(counted.confidence)) == ("certain", "medium")
+    assert (level(whole.confidence), level(counted.confidence)) == ("certain", "high")
     assert {"flight_recorder", "nccl_ras"} <= {one.witness for one in whole.evidence}
 
 

@@ -190,10 +190,10 @@ def test_a_model_that_was_left_on_the_cpu_is_said() -> None:
 @pytest.mark.parametrize(
     ("stacks", "sure"),
     [
-        (STEPS, "high"),
-        ([PRODUCT, *3 * [READS_LOSS]], "high"),  # h = x @ w, without any module
-        ([BACKWARD, OPTIMIZER, READS_LOSS], "low"),  # it trains, and its forward pass is one compiled function
-        ([FORCES, *3 * [READS_LOSS]], "note"),  # molecules, on purpose in full precision: noted, and no verdict
+        (STEPS, "certain"),
+        ([PRODUCT, *3 * [READS_LOSS]], "certain"),  # h = x @ w, without any module
+        ([BACKWARD, OPTIMIZER, READS_LOSS], "medium"),  # it trains, and its forward pass is one compiled function
+        ([FORCES, *3 * [READS_LOSS]], "low"),  # molecules, on purpose in full precision: noted, and no verdict
     ],
 )
 def test_full_precision_is_a_fault_where_matrices_are_multiplied(stacks: list[tuple[Frame, ...]], sure: str) -> None:
@@ -206,7 +206,7 @@ def test_full_precision_is_a_fault_where_matrices_are_multiplied(stacks: list[tu
     verdict = job.goes_on(12, stacks, load="fp32_matmul", samples=10).verdict()
 
     assert level_in(verdict, "wrong_precision") == sure
-    assert (verdict.cause == "wrong_precision") is (sure != "note")
+    assert (verdict.cause == "wrong_precision") is (sure != "low")
 
 
 SPINS = GpuActivity(
@@ -331,7 +331,7 @@ def test_a_lost_card_of_nobody_does_not_hide_what_is_seen_of_the_others(fault: R
     verdict = job.goes_on(40, [READS_LOSS], load="one_spinning_kernel", samples=10).verdict()
 
     assert (verdict.state, verdict.cause) == ("hung", "stuck_kernel")
-    assert level(verdict.confidence) != "high"
+    assert level(verdict.confidence) != "certain"
 
 
 @pytest.mark.parametrize("fault", [LOST, SILENT])

@@ -120,19 +120,20 @@ def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, la
     assert (confidence_in(verdict, "straggling_rank") > 0) is late_one
 
 
-@pytest.mark.parametrize(("every", "late"), [(20, True), (5, False)])
-def test_a_rank_that_has_just_begun_is_not_late(every: int, late: bool) -> None:
-    """The others wait for it once, while it imports its modules: in each fifth sample, that is, and not in each twentieth."""
+@pytest.mark.parametrize(("share", "late"), [(0.05, True), (0.2, False)])
+def test_a_rank_that_has_just_begun_is_not_late(share: float, late: bool) -> None:
+    """The others wait for it once, while it imports its modules: in a fifth of its samples, that is, and not in a twentieth."""
     recording = load_case(FIRES / "straggling_rank-masked")
     its = judged("straggling_rank-masked").culprits[0].pid
     imports = (Frame("_handle_fromlist", "<frozen importlib._bootstrap>", 1415), Frame("main", TRAIN, 3))
-    records, seen = [], 0
+    stacks = [one.reading for one in recording.records if isinstance(one.reading, Stack)]
+    left = share * sum(stack.samples for stack in stacks if (stack.pid, stack.tid) == (its, its))
+    records = []
     for record in recording.records:
         stack = record.reading
-        if isinstance(stack, Stack) and (stack.pid, stack.tid) == (its, its):
-            seen += 1
-            if seen % every == 0:
-                record = structs.replace(record, reading=structs.replace(stack, frames=imports))
+        if isinstance(stack, Stack) and (stack.pid, stack.tid) == (its, its) and stack.samples <= left:
+            left -= stack.samples
+            record = structs.replace(record, reading=structs.replace(stack, frames=imports))
         records.append(record)
 
     assert (judged("straggling_rank-masked", tuple(records)).cause == "straggling_rank") is late

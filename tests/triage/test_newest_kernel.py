@@ -64,8 +64,8 @@ def test_the_first_kernel_that_is_seen_gets_a_minute(seconds: float, state: str)
 
     assert verdict.state == state
     assert (verdict.cause or (verdict.suspect and verdict.suspect.cause)) == "stuck_kernel"
-    assert (known.verdict().state, level(known.verdict().confidence)) == ("hung", "high")
-    assert state != "hung" or level(verdict.confidence) == "low"
+    assert (known.verdict().state, level(known.verdict().confidence)) == ("hung", "certain")
+    assert state != "hung" or level(verdict.confidence) == "medium"
 
 
 @pytest.mark.parametrize("first", [3.0, 7.0, 9.5])

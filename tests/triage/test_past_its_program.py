@@ -13,7 +13,7 @@ from perfwatch_probes.readings import Frame, Process, Reading, Stack
 from tests.recorded import RECORDINGS, load_case
 
 CASE = RECORDINGS / "hung_at_exit" / "fires" / "hung_at_exit-atexit"
-PID = 10988
+PID = 2653  # of the recorded process
 TRAINED = Stack(pid=PID, tid=PID, frames=(Frame("<module>", "/home/user/train.py", 9),))
 
 

@@ -68,7 +68,7 @@ def test_a_loop_that_made_steps_and_takes_batches_without_any_throws_them_away(c
     found = job.verdict()
 
     assert (found.state, found.cause) == ("slow", "skipping_steps")
-    assert found.confidence == (0.8 if counted else 0.65)
+    assert found.confidence == (0.95 if counted else 0.8)
     assert "thrown away at train (train.py:12)" in found.summary
 
 

@@ -125,7 +125,7 @@ def training(calls: tuple[str, ...]) -> Training:
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
-        ((*LOOP, "torch.isfinite"), ("slow", "skipping_steps", 0.65)),
+        ((*LOOP, "torch.isfinite"), ("slow", "skipping_steps", 0.8)),
         (LOOP, ("slow", "skipping_steps", 0.65)),  # it compares the loss with itself, say
         ((*LOOP, "torch.set_grad_enabled"), ("busy", "evaluating", 0.65)),  # one loop for both phases
         (("model", "optimizer.zero_grad"), ("busy", "evaluating", 0.65)),  # nobody knows who makes the steps

@@ -31,6 +31,8 @@ MISMATCH       none: the ranks are in different calls               yes; where o
 FABRIC         data that travels                                    on GPUs if recorders or RAS say that all ranks are in
                                                                     the call, or if the network loses packets
 GPU            the card                                             if it is known which card it is
+               none: a loop of one pass that turns for a hang       no: the loop may end
+               timeout while the card serves it
 PROCESS        its main thread; its other threads and children      if the process was sampled
 RANK           may; CPU time and bytes that grow
 TERMINAL       none                                                 yes

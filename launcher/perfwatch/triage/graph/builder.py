@@ -9,6 +9,7 @@ from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRE
 from perfwatch.triage.moving.arriving import received, waited_on
 from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.moving.working import spin_for_cards
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.native_waits import carries
@@ -139,11 +140,11 @@ class Builder:
     def claim_other_threads(self, resource: Resource, node: Node, basis: Basis) -> None:
         """The other Python threads of a process may provide it, and so may all native ones together.
 
-        Threads that carry messages between ranks may spin without work, so they are left out.
+        Threads that carry messages between ranks, or wait for a card that only polls, spin without work: they are left out.
         """
         for other in other_threads(self.history, self.job, node):
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
-        known = {*python_threads(self.history, node.pid), node.tid}
+        known = {*python_threads(self.history, node.pid), *spin_for_cards(self.case, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
         works = {tid: self._native_work(node.pid, tid) for tid in natives if not carries(self.history, node.pid, tid)}
         if (total := sum(works.values())) > STIRS_SHARE:

@@ -124,13 +124,15 @@ def _others(case: Case, node: Node) -> list[int]:
     """The threads beside one that move: no heartbeats, and none that spins for others: a process group's, or one that waits for a card."""
     tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
     moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
-    spinning = _spinning(case, node.pid) if polls(case.history, node.pid) else []
+    spinning = spin_for_cards(case, node.pid)
     moving = [tid for tid in moving if tid not in spinning]
     return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
 
 
-def _spinning(case: Case, pid: int) -> list[int]:
+def spin_for_cards(case: Case, pid: int) -> list[int]:
     """The threads that wait for a card which only polls: of torch's engine, and those that stay at a synchronisation."""
+    if not polls(case.history, pid):
+        return []
     waiting = (one.tid for one in waiting_for_cards(case.history, case.job, pid))
     return [*engine_threads(case.history, pid), *waiting]
 

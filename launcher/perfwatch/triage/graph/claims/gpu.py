@@ -6,20 +6,36 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch_probes import readings as r
 
 
 def gpu(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
-    """Complete if it is known which card it is."""
+    """Complete if it is known which card it is. A loop that asks its card in each turn waits for its own end."""
+    if _turns(built, task, node):
+        task.waits = (Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT),)
+        return
     uuid = end_of(edge).detail
     why = "" if uuid else "the card is not known"
     resource = Resource(Kind.GPU, ("gpu", uuid), complete=bool(uuid), why=why)
     if uuid:
         built.graph.claim(_card(built, uuid), resource, Role.PROVIDES, Basis.KERNEL)
     task.waits = (resource,)
+
+
+def _turns(built: Builder, task: Task, node: Node) -> bool:
+    """True if a training thread stays in one loop of one pass for a hang timeout: its card serves each turn, and no step comes."""
+    if task.key not in built.starts.values():
+        return False
+    within = turns_within(built.history, node.pid, node.tid)
+    if within is None or within.seconds < built.hang_timeout:
+        return False
+    built.loop(task.key, loop_of(built.history, node))
+    return True
 
 
 def _card(built: Builder, uuid: str) -> Key:
