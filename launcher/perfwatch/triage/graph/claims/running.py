@@ -6,7 +6,7 @@ from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -23,6 +23,8 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         return
     if not is_start and loop.ends in (Ends.CONDITION, Ends.NEVER) and built.waited_seconds(node) >= built.hang_timeout:
         endless = True  # whatever a turn of it may hand over, nothing has come of it
+    if not is_start and loop.ends is Ends.COUNTS and _owes_a_batch(built, node, seen):
+        endless = True
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=max(seen.works, SIGN_OF_LIFE), why="it runs")
         return
@@ -34,6 +36,17 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         built.claim_ranks(resource)
     elif loop.ends is Ends.ONE_CALL:
         built.claim_descendants(resource, node.pid)
+
+
+def _owes_a_batch(built: Builder, node: Node, seen: ThreadActivity) -> bool:
+    """True if a loader's worker moves no data, and has made no batch for longer than a loop that counts is given."""
+    member = built.job.members.get(node.pid)
+    is_worker = member is not None and member.role == "worker"
+    return (
+        is_worker
+        and seen.bytes_per_second < WORKS_BYTES
+        and built.waited_seconds(node) >= COUNTS_TIMES * built.hang_timeout
+    )
 
 
 def _may_wait_for_a_card(built: Builder, node: Node) -> bool:
