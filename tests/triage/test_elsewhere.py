@@ -9,7 +9,7 @@ from tests.sessions import session
 
 PID, HELPER = 700, 701
 OTHER, ANSWERS, QUESTIONS = 4, 5, 6
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 1800.0  # a shorter one would end the wait soon
 FIT = (Frame("fit", "/app/train.py", 20), Frame("<module>", "/app/train.py", 60))
 ASKED = (Frame("serve", "/app/helper.py", 8), Frame("<module>", "/app/helper.py", 30))
 
@@ -23,7 +23,7 @@ def polling(fd: int, seconds: float) -> Wait:
 
 
 def verdict(last_stack: float, at: float, went_on: float) -> Verdict:
-    """A program that waits up to half a minute for a helper, after it waited for something else.
+    """A program that waits up to half an hour for a helper, after it waited for something else.
 
     The helper waits for questions, and nobody else holds their pipe any more.
     """

@@ -25,8 +25,8 @@ SLEEPS = ("time.sleep",)
     [
         (True, SLEEPS, LOOKS, "hung"),
         (False, SLEEPS, LOOKS, "inconclusive"),  # what it brings when it ends may be waited for
-        (True, SLEEPS, (*LOOKS, "future.set_result"), "inconclusive"),  # a batcher completes the futures of others
-        (True, SLEEPS, (*LOOKS, "self.orders.get"), "inconclusive"),
+        (True, SLEEPS, (*LOOKS, "future.set_result"), "busy"),  # a batcher completes the futures of others
+        (True, SLEEPS, (*LOOKS, "self.orders.get"), "busy"),
         (True, ("self.engine.tick",), (*LOOKS, "self.engine.tick"), "inconclusive"),  # it works: who knows for whom
     ],
 )

@@ -42,7 +42,7 @@ def test_ranks_that_stay_in_a_collective_of_mpi_after_one_has_ended_hang() -> No
 
     verdict = judged(history, UNTIL)
 
-    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "stalled_collective", 0.65)
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "stalled_collective", 0.8)
     assert verdict.culprits[0].pid == FIRST
     assert "ranks 1, 2, 3 wait for it: comm.Allreduce(g, out)" in verdict.summary
 

@@ -16,5 +16,5 @@ def test_nor_does_a_child_of_the_pool_and_the_one_at_work_is_told_as_perhaps_the
     """Nothing is said of the pipe at which the first one waits."""
     verdict = retold(RECORDINGS / "blocked_pipe" / "lookalike" / "pool_beside_a_child_that_takes_orders")
 
-    assert verdict.summary.startswith("the training thread waits for a pool, perhaps for process 3411 (")
-    assert "which works at crunch" in verdict.summary
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "of process 3411 at crunch" in verdict.summary

@@ -81,18 +81,17 @@ def spins(history: History, pid: int, uuid: str, until: float) -> None:
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_rank_that_computes_for_the_others_is_suspected_and_gets_five_times_the_patience(
+def test_a_rank_that_computes_for_the_others_is_at_work_and_gets_five_times_the_hang_timeout(
     line: SourceLine | None,
 ) -> None:
-    """Nothing of it is flat but the count of its steps, so that even then the verdict is not sure."""
+    """Until then it is busy. Only the count of its steps is flat, so that even the hang is not sure."""
     history = computes(line, TOO_LONG + PATIENCE)
 
     soon = judged(history, STOPPED + 2 * PATIENCE)
     late = judged(history, TOO_LONG + 30.0)
 
-    assert soon.state == "inconclusive"
-    assert soon.suspect is not None
-    assert soon.suspect.decides_in_seconds > PATIENCE
+    assert (soon.state, soon.cause) == ("busy", "waiting_on_work")
+    assert max(one.decides_in_seconds for one in soon.findings) > PATIENCE
     assert (late.state, late.cause) == ("hung", "stalled_collective")
     assert late.confidence < CONFIDENT
 
@@ -108,9 +107,9 @@ def test_a_rank_in_a_loop_that_comes_to_its_end_is_at_work_until_that_has_lasted
     soon = judged(history, STOPPED + 30.0)
     late = judged(history, TOO_LONG + 30.0)
 
-    assert brief.state == "inconclusive"
+    assert (brief.state, brief.cause) == ("busy", "waiting_on_work")
     assert (soon.state, soon.cause) == ("busy", "waiting_on_work")
-    assert "the other ranks wait in barrier for rank 0" in soon.summary
+    assert "waits for other ranks in a collective of process 200" in soon.summary
     assert "at evaluate (train.py:77)" in soon.summary
     assert late.state == "hung"
     assert late.confidence < CONFIDENT
@@ -125,7 +124,7 @@ def test_ranks_that_wait_for_their_cards_in_a_collective_are_told_for_whom() -> 
     verdict = judged(history, STOPPED + 0.5 * PATIENCE)
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
-    assert "the other ranks wait in a collective for rank 0" in verdict.summary
+    assert "waits for other ranks in a collective of process 200" in verdict.summary
 
 
 def test_a_loop_that_waits_for_a_condition_gets_no_more_than_the_patience() -> None:
@@ -146,7 +145,7 @@ def test_a_rank_that_writes_data_meanwhile_is_at_work() -> None:
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert [culprit.rank for culprit in verdict.culprits] == [0]
-    assert "for rank 0" in verdict.summary
+    assert "of process 200" in verdict.summary
 
 
 LOADER = TORCH + "utils/data/"
@@ -180,9 +179,10 @@ def test_a_rank_that_gives_itself_no_batch_while_the_others_wait_is_suspected_ho
     late = judged(history, TOO_LONG + 30.0)
 
     assert brief.suspect is None or brief.suspect.state != "hung"
-    assert soon.suspect is not None
-    assert (soon.suspect.state, soon.suspect.cause) == ("hung", "stalled_collective")
-    assert soon.suspect.decides_in_seconds > PATIENCE
+    suspected = next(one for one in soon.findings if one.state == "hung")
+    assert soon.state == "busy"
+    assert suspected.cause == "stalled_collective"
+    assert suspected.decides_in_seconds > PATIENCE
     assert (late.state, late.cause) == ("hung", "stalled_collective")
     assert late.confidence < CONFIDENT
     assert [culprit.rank for culprit in late.culprits] == [0]
@@ -312,7 +312,7 @@ def asking(answered_after: tuple[float, ...]) -> History:
     for number, (since, until) in enumerate(zip(begun, [*begun[1:], UNTIL], strict=True)):
         ran = 5.0 + number * PARSES_SECONDS
         for at in looks(since, until):
-            wait = Wait(call="poll", number=7, kind="poll", fd=9, remaining_seconds=300.0 - (at - since))
+            wait = Wait(call="poll", number=7, kind="poll", fd=9, remaining_seconds=1800.0 - (at - since))
             history.add(at, Thread(pid=FIRST, tid=FIRST, name="python", state="S", cpu_seconds=ran, run_seconds=ran,
                                    voluntary_switches=50 + number, ran_ago_seconds=at - since, wait=wait))  # fmt: skip
             history.add(at, Stack(pid=FIRST, tid=FIRST, frames=ASKS, samples=10, span_seconds=LOOK_SECONDS))

@@ -2,8 +2,20 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity
-from perfwatch.triage.graph.loops import Loop
-from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task, WaitGraph
+from perfwatch.triage.graph.loops import Loop, loop_of
+from perfwatch.triage.graph.model import (
+    Activity,
+    Basis,
+    Ends,
+    Fate,
+    Key,
+    Kind,
+    Prospect,
+    Resource,
+    Role,
+    Task,
+    WaitGraph,
+)
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRESH_SECONDS, RUNS_SHARE, STIRS_SHARE
 from perfwatch.triage.moving.arriving import received, waited_on
@@ -167,6 +179,20 @@ class Builder:
             for pid in self.starts:
                 self.graph.claim(self.rank(pid), ranks, Role.MAY_PROVIDE, Basis.ELIMINATION)
                 self.claim_descendants(ranks, pid)
+        self.graph.claim(key, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
+
+    def claim_ranks_at_work(self, resource: Resource) -> None:
+        """A rank that runs in a loop which may come to an end makes no step, but may make what others wait for beside it."""
+        key: Key = ("ranks at work",)
+        if key not in self.graph.tasks:
+            ranks = Resource(Kind.RANK, key)
+            self.graph.tasks[key] = Task(key, waits=(ranks,), activity=Activity.RANK)
+            for pid, start in self.starts.items():
+                node, kind = self.node(start), self.edge_kind(start)
+                ends = loop_of(self.history, node).ends
+                if self.case.progress[pid].kind == "busy" and kind == "python" and ends in (Ends.COUNTS, Ends.UNREAD):
+                    leaf = self.lives(("work", pid), node.motion.run_share or RUNS_SHARE, f"pid {pid} works")
+                    self.graph.claim(leaf, ranks, Role.MAY_PROVIDE, Basis.ELIMINATION)
         self.graph.claim(key, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
     def claim_arriving(self, resource: Resource, node: Node) -> None:

@@ -14,6 +14,7 @@ from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind,
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
+    COUNTS_TIMES,
     LATE_SECONDS,
     LONGEST_STEPS,
     MEANT_SECONDS,
@@ -44,7 +45,7 @@ class Table:
     unnamed_watched: float = (
         6.0  # of watching, before a hang without a name: by then the rules have named what they can
     )
-    counts_times: float = 5.0  # times that: OPEN, and the sink is in a loop that counts
+    counts_times: float = COUNTS_TIMES  # times that: OPEN, and the sink is in a loop that counts
 
 
 TABLE = Table()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.model import Ends
 from perfwatch.triage.graph.thresholds import (
+    GENERATOR_SHARE,
     GIL_SAMPLES,
     LOOP_SECONDS,
     ONE_CALL_SAMPLES,
@@ -91,12 +92,24 @@ def _staying(history: History, node: Node) -> list[list[r.Frame]]:
         for frames, weight in stacks:
             if len(frames) > depth:
                 at[frames[depth].function, frames[depth].file] += weight
-        if not at or at.most_common(1)[0][1] < STAYS_SHARE * total:
+        if not at:
             break
-        name = at.most_common(1)[0][0]
+        name, weight = at.most_common(1)[0]
+        asks = sum(n for frames, n in stacks if depth and len(frames) == depth and _asks(history, frames[-1], name[0]))
+        if weight + asks < STAYS_SHARE * total or weight < GENERATOR_SHARE * total:
+            break
+        total -= asks
         stacks = [one for one in stacks if len(one[0]) > depth and (one[0][depth].function, one[0][depth].file) == name]
         found.append(list(dict.fromkeys(frames[depth] for frames, _ in stacks)))
     return found
+
+
+def _asks(history: History, frame: r.Frame, function: str) -> bool:
+    """True if a line is the head of a ``for`` loop over a generator, which the loop asks for its next item."""
+    line = line_of(history, frame)
+    return (
+        line is not None and line.text.lstrip().startswith("for ") and function.rpartition(".")[2] in names(line.calls)
+    )
 
 
 def seconds_in_loop(case: Case, node: Node, loop: Loop) -> float:

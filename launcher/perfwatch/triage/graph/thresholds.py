@@ -25,6 +25,7 @@ RATIONED_SECONDS = 5.0  # a process that was stopped and continued before is giv
 # Loops
 LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
 STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays
+GENERATOR_SHARE = 0.5  # of the samples, for a generator: else the body of the loop over it takes the time
 ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95  # measured: 3 % of nonblocking samples are torn
 GIL_SAMPLES = 3
 
@@ -33,6 +34,7 @@ ROUNDING_SECONDS = 0.05
 ANSWER_SECONDS = 5.0  # a flight recorder answers within one round
 WATCHED_SECONDS = 4.0  # of watching, before claims by text or elimination count
 OUTSIDERS_SECONDS = 1.0  # of watching, before a process outside of the job counts as idle
+COUNTS_TIMES = 5.0  # times the hang timeout, for a loop that counts
 LONGEST_STEPS = 3.0  # times the longest step of this run
 FLOW_SECONDS = 5.0  # of traffic between the ranks
 BYTES_SECONDS = 10.0  # of a socket

@@ -1,17 +1,20 @@
 """The program waits for a lock file, or for a file to appear."""
 
+from itertools import zip_longest
 from shlex import quote
 
 import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
+from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
 from perfwatch.triage.moving.working import AT_ONCE, busy_with, started_by
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import outside
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
@@ -21,6 +24,8 @@ from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 
+FOLLOWS = 0.55  # confidence for one who takes what another job writes: below what makes a verdict
+SLOW_POLL_SECONDS = 5.0  # between two looks for a file: a lock or a flag of its own job is polled far more often
 TAKEN_TWICE = "its own process, which has opened the file twice"
 INHERITED = "its own process, or one that was forked from it with the file open"
 ONE_OPENING = (
@@ -65,7 +70,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         lasts = lull(case, rank, watched, patience, chain.start)
     if polls and has_come_back_from(case, rank, end.node.frame, lasts.seconds):
         return None  # as long before, and then the file came
-    unowned = not polls and not end.others
+    follows = polls and _follows_another_job(case, chain)
+    unowned = follows or (_others_may_hold_it(case, chain) if polls else not end.others)
     awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
     near = texts_near(case.history, end.node) if polls and not end.detail else ()
     found = hung(
@@ -77,11 +83,44 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         patience=patience,
         silent=lasts.seconds,
         evidence=lasts.evidence,
-        ceiling=min(lasts.ceiling, UNOWNED) if unowned else lasts.ceiling,
+        ceiling=min(lasts.ceiling, FOLLOWS if follows else UNOWNED) if unowned else lasts.ceiling,
         alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
         next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
     )
     return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
+
+
+def _others_may_hold_it(case: Case, chain: Chain) -> bool:
+    """True if another rank is elsewhere than at a file: it may have made the lock file."""
+    return any(
+        one.end.kind not in ("file_lock", "file_poll") for pid, one in case.chains.items() if pid != chain.start.pid
+    )
+
+
+def _follows_another_job(case: Case, chain: Chain) -> bool:
+    """True if a process that has never trained evaluates, or sleeps for long between two looks: the next checkpoint comes when it comes."""
+    rank = case.job.members[chain.start.pid]
+    seen, steps = case.profile(rank), case.progress[rank.pid].steps
+    if (steps is not None and steps.count) or seen.seen("backward", "optimizer", "scaler"):
+        return False
+    looks = case.history.series(Thread, chain.end.node.pid, chain.end.node.tid)
+    sleeps = (
+        _sleep_seconds(one) >= SLOW_POLL_SECONDS and not _woke_before(one, *after)
+        for one, *after in zip_longest(looks, looks[1:])
+    )
+    return seen.seen("forward") or any(sleeps)
+
+
+def _sleep_seconds(look: Seen[Thread]) -> float:
+    wait = look.reading.wait
+    return 0.0 if wait is None else wait.remaining_seconds or 0.0
+
+
+def _woke_before(look: Seen[Thread], after: Seen[Thread] | None) -> bool:
+    """True if a thread ran before its sleep should have ended: the deadline was read while it was being written."""
+    if after is None or after.reading.ran_ago_seconds is None:
+        return False
+    return look.at < after.at - after.reading.ran_ago_seconds < look.at + _sleep_seconds(look)
 
 
 def _next(end: End, near: tuple[str, ...]) -> str:

@@ -98,7 +98,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
         return None
     in_call = any(task.kind == "rank" for task in way)
     silent = silence_of_rank(case, chain.start.pid).seconds
-    moves = used.data >= WORKS_BYTES and pid != chain.start.pid
+    moves = used.data >= WORKS_BYTES and pid != chain.start.pid and fate.prospect is Prospect.LIVE
     may = role is Role.MAY_PROVIDE
     beside = may and pid in case.chains  # whether for this wait is not seen
     slow = "loader" in chain.through  # it may only be slow
@@ -179,7 +179,7 @@ def _over(built: Builder, way: list[Task]) -> tuple[Resource | None, Role]:
                 first = first or resource
                 weakest = max(weakest, claim.role)
                 break
-    return first, weakest
+    return first or next(iter(way[0].waits), None), weakest
 
 
 def _waits_for(chain: Chain, resource: Resource | None) -> str:

@@ -34,20 +34,38 @@ class Rest:
 
 def at_rest(case: Case, chain: Chain, child: Member) -> Rest | None:
     """How a child that another process waits for rests, with all that it started; None where any of them may be at work."""
-    alive = [
-        m for m in case.job.members.values() if m.alive and (m.pid == child.pid or case.job.branch(m.pid, child.pid))
-    ]
+    alive = _alive(case, child)
     if chain.end.kind == "sleep" and all(_is_idle(case, one.pid) for one in alive):
         return Rest("", _evidence(case, chain, child, "no CPU time, 0 bytes"))
+    names = _programs(case, child, alive)
+    if not _are_mostly_naps(names):
+        return None
+    said = f"{names.count(NAPS)} of the {len(names)} programs that were met are {NAPS}, and what they used is next to nothing"
+    return Rest("starts brief programs and sleeps in between", _evidence(case, chain, child, said))
+
+
+def polls_by_programs(case: Case, child: Member) -> bool:
+    """True if a script does nothing but start brief programs, most of which are sleeps."""
+    return _are_mostly_naps(_programs(case, child, _alive(case, child)))
+
+
+def _alive(case: Case, child: Member) -> list[Member]:
+    """A child, and all that it has started."""
+    return [
+        m for m in case.job.members.values() if m.alive and (m.pid == child.pid or case.job.branch(m.pid, child.pid))
+    ]
+
+
+def _programs(case: Case, child: Member, alive: list[Member]) -> list[str]:
+    """The brief programs that a script starts; none if it, or anything that it has started, does more."""
     lasting = [one for one in alive if not _is_new(case, one)]
     if child not in lasting or not all(_starts_others(case, one.pid) for one in lasting):
-        return None
-    names = _started(case, frozenset(one.pid for one in lasting))
-    naps = sum(name == NAPS for name in names)
-    if len(names) < ENOUGH_SEEN or naps < MOSTLY * len(names):
-        return None
-    said = f"{naps} of the {len(names)} programs that were met are {NAPS}, and what they used is next to nothing"
-    return Rest("starts brief programs and sleeps in between", _evidence(case, chain, child, said))
+        return []
+    return _started(case, frozenset(one.pid for one in lasting))
+
+
+def _are_mostly_naps(names: list[str]) -> bool:
+    return len(names) >= ENOUGH_SEEN and names.count(NAPS) >= MOSTLY * len(names)
 
 
 def _evidence(case: Case, chain: Chain, child: Member, said: str) -> tuple[Evidence, ...]:

@@ -38,4 +38,5 @@ def awaited_file(built: Builder, task: Task, node: Node, edge: Edge, seen: Threa
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
     built.claim_ranks(resource)
+    built.claim_ranks_at_work(resource)
     task.waits = (resource,)

@@ -1,10 +1,11 @@
 """Processes as releasers, children and workers that have ended, idle pools, and ways that lead to other tasks."""
 
-from perfwatch.triage.graph.activity import ThreadActivity, work_of
+from perfwatch.triage.graph.activity import ThreadActivity, activity_of, work_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.motion import has_ended, python_threads
+from perfwatch.triage.waits.child_at_rest import polls_by_programs
 from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch_probes import readings as r
@@ -39,8 +40,15 @@ def process(built: Builder, task: Task, pid: int) -> None:
         return
     sampled = built.is_sampled(pid)
     why = OUTSIDE if member is None else "" if sampled else NOT_SAMPLED
+    polls = member is not None and polls_by_programs(built.case, member)
+    why = "it polls" if polls else why
     resource = Resource(Kind.PROCESS, ("process", pid), complete=not why, why=why)
     task.waits = (resource,)
+    if polls:
+        return
+    if _is_stopped(built, pid):  # with all of its threads, whatever it used until then
+        built.graph.claim(built.thread(pid, pid), resource, Role.PROVIDES, Basis.KERNEL)
+        return
     for child in built.job.children(pid):
         if child.alive and child.role not in ("service", "worker", "rank") and built.matters(child.pid):
             built.graph.claim(built.process(child.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
@@ -57,6 +65,16 @@ def process(built: Builder, task: Task, pid: int) -> None:
     if works >= SIGN_OF_LIFE:
         leaf = built.lives(("work", pid), works, f"pid {pid} works")
         built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+
+
+def _is_stopped(built: Builder, pid: int) -> bool:
+    """True if a signal has stopped a process, and it is not continued again and again."""
+    last = built.history.latest(r.Thread, pid, pid)
+    if last is None or last.reading.state != "T":
+        return False
+    node = built.node(built.thread(pid, pid))
+    seen = activity_of(built.case, node)
+    return seen.state is Activity.STOPPED and not seen.recurrent
 
 
 def _listens(built: Builder, pid: int, tid: int) -> bool:

@@ -5,12 +5,12 @@ from perfwatch.triage.graph.builder import OTHER_END, Builder, end_of
 from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import BYTES_SECONDS
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch_probes import readings as r
 
 
 def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
-    """The processes that hold the other end, and the bytes."""
+    """The processes that hold the other end, and the bytes. A signal wakes an event loop too when a child ends."""
     end = end_of(edge)
     resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END)
     for pid in end.others:
@@ -25,6 +25,8 @@ def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadA
         if grown is not None and grown[0] > 0:
             leaf = built.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
             built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+    if EVENT_LOOP in node.inner:
+        built.claim_descendants(resource, node.pid)
     task.waits = (resource,)
 
 
