@@ -73,7 +73,7 @@ def readings(seconds: float, chance: random.Random) -> Iterator[tuple[float, r.R
         for rank in range(RANKS):
             yield from _of_rank(at, rank, min(at, stuck_at), stuck, chance)
         if second % 10 == 0 or stuck:
-            yield from ((at, one) for one in _of_machine(at, chance))
+            yield from ((at, one) for one in _of_machine(at, min(at, stuck_at), chance))
         if second % 60 == 30 or (stuck and second % 4 == 0):
             for rank in range(RANKS):
                 yield from _stacks(at, rank, stuck, chance)
@@ -134,13 +134,13 @@ def _of_rank(
         )  # fmt: skip
 
 
-def _of_machine(at: float, chance: random.Random) -> Iterator[r.Reading]:
+def _of_machine(at: float, worked: float, chance: random.Random) -> Iterator[r.Reading]:
     for rank in range(RANKS):
         for process in range(WORKERS + 1):
             yield r.ProcessUsage(
-                pid=rank_pid(rank) + process, state="S", threads=31, cpu_seconds=at * 0.6, major_faults=3, minor_faults=10**6,
-                resident_bytes=4 * GIB, read_chars=int(at * 1e7), written_chars=10**6, read_bytes=int(at * 1e6),
-                read_calls=int(at * 90), write_calls=100, open_files=77,
+                pid=rank_pid(rank) + process, state="S", threads=31, cpu_seconds=worked * 0.6, major_faults=3, minor_faults=10**6,
+                resident_bytes=4 * GIB, read_chars=int(worked * 1e7), written_chars=10**6, read_bytes=int(worked * 1e6),
+                read_calls=int(worked * 90), write_calls=100, open_files=77,
             )  # fmt: skip
     yield r.Host(
         cpus_online=192, user_seconds=at * 51, system_seconds=at * 6, idle_seconds=at * 134, iowait_seconds=at, steal_seconds=0.0,

@@ -75,7 +75,7 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
 
     assert answer.out.count("\n") == 1
     assert set(answer.verdict) == set(
-        "schema state cause confidence summary owner at onset silent_seconds last_step coverage culprits wait_chain "
+        "schema state cause sub_cause retry confidence summary owner at onset silent_seconds last_step coverage culprits wait_chain "
         "evidence alternatives missing suspect next findings supersedes timeline observer_cost efficiency".split()
     )
     assert answer.verdict["schema"] == "perfwatch.verdict/1"

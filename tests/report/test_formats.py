@@ -53,7 +53,7 @@ def test_every_form_begins_with_the_verdict(name: str, tmp_path: Path) -> None:
     text = re.sub(r"\s+", " ", made(name, folder).replace("\\", ""))
 
     assert "HUNG" in text or '"state":"hung"' in text
-    for part in ("stalled_collective", "worker 5184", "53 of 53 samples alike", "straggling_rank", "py-spy dump"):
+    for part in ("stalled_collective", "worker 30242", "4 of 4 samples alike", "straggling_rank", "py-spy dump"):
         assert part in text, part
 
 

@@ -21,6 +21,7 @@ from perfwatch.triage.graph.thresholds import (
 )
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.motion import motion, moves
+from perfwatch.triage.moving.working import data_of
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, WOKEN_ONCE, Node, silence
 from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes import readings as r
@@ -77,7 +78,7 @@ def activity_of(case: Case, node: Node) -> ThreadActivity:
     return ThreadActivity(
         state,
         share,
-        _bytes_per_second(case.history, node),
+        data_of(case, node.pid, [node.tid]),
         until,
         silent,
         moves(case.history, node.pid, node.tid).recurrent,
@@ -141,11 +142,6 @@ def _last_change(case: Case, node: Node) -> float | None:
     moved = moves(case.history, node.pid, node.tid).ago_seconds
     known = [one for one in (moved, None if other is None else case.at - other) if one is not None]
     return min(known, default=None)
-
-
-def _bytes_per_second(history: History, node: Node) -> float:
-    """Bytes that a thread reads and writes."""
-    return history.rate(r.Thread, node.pid, node.tid, of=_chars, seconds=USAGE_SECONDS) or 0.0
 
 
 def _chars(reading: r.Thread | r.ProcessUsage) -> float | None:

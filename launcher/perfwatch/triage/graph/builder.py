@@ -127,9 +127,10 @@ class Builder:
         age = looks[0].reading.age_seconds if looks else None
         return age is not None and age + self.case.at - looks[0].at < FRESH_SECONDS
 
-    def waited_seconds(self, node: Node) -> float:
-        """For how long the training thread of a task's rank has made no step, as far as the job remembers; 0 of a stranger."""
-        rank = self.job.members.get(node.rank_pid or node.pid)
+    def waited_seconds(self, pid: int) -> float:
+        """For how long the training thread of a process' rank has made no step, as far as the job remembers; 0 of a stranger."""
+        member = self.job.members.get(pid)
+        rank = self.job.members.get(member.rank_pid or pid) if member is not None else None
         if rank is None or rank.pid not in self.starts:
             return 0.0
         return self.history.once(

@@ -21,7 +21,7 @@ from perfwatch.triage.graph.claims import (
     timers,
 )
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
-from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS
+from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -87,6 +87,10 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True:
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it moves now and then")
+        return
+    still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
+    if seen.bytes_per_second >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
+        task.fate = Fate(Prospect.LIVE, works=1.0, why="data moves")
         return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")

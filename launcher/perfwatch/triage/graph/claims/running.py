@@ -20,7 +20,11 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
         task.waits = (spun,)
         return
-    if not is_start and loop.ends in (Ends.CONDITION, Ends.NEVER) and built.waited_seconds(node) >= built.hang_timeout:
+    if (
+        not is_start
+        and loop.ends in (Ends.CONDITION, Ends.NEVER)
+        and built.waited_seconds(node.pid) >= built.hang_timeout
+    ):
         endless = True  # whatever a turn of it may hand over, nothing has come of it
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
