@@ -21,7 +21,13 @@ from perfwatch.triage.graph.claims import (
     timers,
 )
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
-from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
+from perfwatch.triage.graph.thresholds import (
+    ARRIVING_BYTES,
+    COUNTS_TIMES,
+    DEADLINE_SECONDS,
+    RATIONED_SECONDS,
+    WATCHED_SECONDS,
+)
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -89,6 +95,7 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it moves now and then")
         return
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
+    still = still or built.waited_seconds(node.pid) >= COUNTS_TIMES * built.hang_timeout  # nothing has come of it
     if seen.bytes_per_second >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
         task.fate = Fate(Prospect.LIVE, works=1.0, why="data moves")
         return

@@ -16,7 +16,7 @@ from perfwatch.triage.roles.sights import GROUP_THREADS
 from perfwatch.triage.waits import other_end
 from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.native_waits import of_gloo
+from perfwatch.triage.waits.native_waits import of_gloo, reduces
 from perfwatch.triage.waits.node import Node, node_of
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import line_of, lock_taken, names
@@ -58,6 +58,8 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     resource = Resource(Kind.NATIVE if native else _kind(what), task.key, complete=not why, why=why, basis=Basis.STACK)
     if native:
         built.claim_pair_holders(resource, node)
+    if reduces(built.history, node.pid):  # its callback runs once all ranks have come
+        built.claim_ranks(resource)
     others = other_threads(built.history, built.job, node)
     if what == A_LOCK:
         taken = lock_taken(line_of(built.history, node.frame))

@@ -6,6 +6,7 @@ from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -26,6 +27,11 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         and built.waited_seconds(node.pid) >= built.hang_timeout
     ):
         endless = True  # whatever a turn of it may hand over, nothing has come of it
+    if not is_start and loop.ends is Ends.COUNTS:
+        endless = built.waited_seconds(node.pid) >= COUNTS_TIMES * built.hang_timeout
+    if is_start and built.case.progress[node.pid].kind == "moving":
+        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it makes steps")
+        return
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
