@@ -5,17 +5,11 @@ from dataclasses import replace
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
-from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import diagnose, judge
-from perfwatch.triage.rule import Rule
-from perfwatch.triage.rules import RULES
-from perfwatch.verdict import Culprit, Finding
+from perfwatch.triage.diagnose import diagnose
 from perfwatch_probes.readings import Descriptor, Frame, Socket, Stack, Thread, Wait
 from tests.recorded import RECORDINGS, load_case
-from tests.sessions import session
 from tests.training import level
 from tests.triage.rank_looks import (
-    BARRIER,
     FIRST,
     FOR_EVER,
     LIB,
@@ -154,42 +148,3 @@ def test_a_child_that_was_stopped_hangs_whatever_else_moves(state: str, said: tu
     verdict = judged(history, until)
 
     assert (verdict.state, verdict.cause) == said
-
-
-WORKER = 310
-
-
-class Says:
-    """A rule that always finds one thing about a worker of the first rank."""
-
-    def __init__(self, cause: str, confidence: float, worker: int = WORKER) -> None:
-        self.cause = next(rule.cause for rule in RULES if cause == rule.cause.name)
-        self._found = Finding(cause=cause, state=self.cause.state, summary="", confidence=confidence,
-                              culprits=(Culprit(pid=FIRST, rank=0, worker_pid=worker),))  # fmt: skip
-
-    @property
-    def rule(self) -> Rule:
-        """As the catalogue has it."""
-        return Rule(self.cause, lambda case: self._found if case.ranks else None)
-
-
-@pytest.mark.parametrize(
-    ("beside", "cause"),
-    [
-        (Says("waiting_on_work", 0.88), "waiting_on_work"),
-        (Says("waiting_on_work", 0.88, worker=WORKER + 1), "stuck_worker"),
-        (Says("waiting_on_work", 0.72), "stuck_worker"),  # by CPU time alone
-        (Says("computing_on_host", 0.85), "stuck_worker"),  # a core: so does a thread that spins for the others
-        (Says("starting", 0.92), "stuck_worker"),
-        (Says("starved_by_transforms", 0.95), "stuck_worker"),
-    ],
-    ids=["moves data", "another process", "CPU time alone", "a core", "the start of the program", "slow"],
-)
-def test_only_data_that_the_same_process_moves_speaks_against_a_hang(beside: Says, cause: str) -> None:
-    """Whichever rule comes first in the catalogue."""
-    history = job(1)
-    stands(history, FIRST, BARRIER, FOR_EVER, STOPPED + 10.0)
-    history.at = STOPPED + 10.0
-    case = Case(history, session(root_pids=(FIRST,)))
-
-    assert judge(case, [one.rule for one in (Says("stuck_worker", 0.98), beside)]).cause == cause
