@@ -29,9 +29,6 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         endless = True  # whatever a turn of it may hand over, nothing has come of it
     if not is_start and loop.ends is Ends.COUNTS:
         endless = built.waited_seconds(node.pid) >= COUNTS_TIMES * built.hang_timeout
-    if is_start and built.case.progress[node.pid].kind == "moving":
-        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it makes steps")
-        return
     if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
