@@ -153,11 +153,12 @@ def test_a_call_that_never_comes_back_is_a_reading(
     """It names the call and the card and grows with time; the watcher has not waited for it."""
     watcher = watch(blocking_in(call))
     watcher.until(Gpu, 2)
-    first, *_, last = watcher.until(GpuSilence, 4, later=0.8)
+    first, *others, last = watcher.until(GpuSilence, 4, later=0.8)
 
     assert isinstance(first, GpuSilence)
     assert isinstance(last, GpuSilence)
-    assert (first.call, first.uuid, first.state) == (told, "GPU-00000001", "S")
+    assert (first.call, first.uuid) == (told, "GPU-00000001")
+    assert "S" in {one.state for one in (first, *others, last) if isinstance(one, GpuSilence)}
     assert first.waited_seconds < last.waited_seconds
     assert watcher.probe.trouble is not None
     assert watcher.longest < 1.0

@@ -67,15 +67,15 @@ def test_everything_that_a_run_makes_is_private_whatever_the_umask(home: Path) -
         until_watched(place, home)
         living = open_to_others(place.parent)
         files = [path.name for path in place.rglob("*")]
-        _, errors = run.communicate("\n", timeout=DEADLINE_SECONDS)
-    session = next(line for line in errors.splitlines() if "session:" in line).split(None, 2)[2]
+        run.communicate("\n", timeout=DEADLINE_SECONDS)
+    (session,) = (path.parent for path in home.rglob("session.json"))
 
     assert run.returncode == 3
     assert umask == "0000"
     assert {"control", "config", "dynolog", "root-0"} <= set(files)
     assert living == []
-    until_kept(Path(session) / "flight_recorder" / f"{DUMP_PREFIX}0")
-    assert open_to_others(Path(session)) == []
+    until_kept(session / "flight_recorder" / f"{DUMP_PREFIX}0")
+    assert open_to_others(session) == []
 
 
 def until_watched(place: Path, home: Path) -> None:
