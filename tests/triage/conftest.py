@@ -7,9 +7,6 @@ UNSEEN = "the graph has no claim of this releaser: the wait is open, and nothing
 KNOWN_GAPS = {
     "test_asking.py::test_who_asks_for_what_a_child_that_works_may_write_waits_for_it_perhaps[work1-line0]": UNSEEN,
     "test_asking.py::test_who_asks_for_what_a_child_that_works_may_write_waits_for_it_perhaps[work1-line1]": UNSEEN,
-    "test_collective_callbacks.py::test_beside_a_thread_that_moves_it_is_no_deadlock_while_another_rank_may_come": (
-        "a rank that evaluates makes no step, so the graph does not count it as live for the others: called hung"
-    ),
     "test_data_loading.py::test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others[pickle]": UNSEEN,
     "test_goes_on.py::test_a_server_that_serves_others_meanwhile_is_given_more_time_and_no_more": IN_TURN,
     "test_goes_on.py::test_threads_that_work_beside_a_short_wait_may_yet_hand_its_lock_over[50.0-busy]": UNSEEN,

@@ -67,7 +67,7 @@ def test_who_asks_for_what_a_child_that_works_may_write_waits_for_it_perhaps(
     for at in (SOON, LATE):
         verdict = judged(history, at)
         assert (verdict.state, verdict.cause, verdict.confidence) == ("busy", "waiting_on_work", 0.65)
-        assert f"perhaps of process {CHILD} at relax" in verdict.summary
+        assert f"; process {CHILD} at relax (solver.py:15) may release it" in verdict.summary
 
 
 @pytest.mark.parametrize("line", [SPINS, NAPS])

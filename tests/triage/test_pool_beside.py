@@ -17,4 +17,4 @@ def test_nor_does_a_child_of_the_pool_and_the_one_at_work_is_told_as_perhaps_the
     verdict = retold(RECORDINGS / "blocked_pipe" / "lookalike" / "pool_beside_a_child_that_takes_orders")
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
-    assert "of process 3411 at crunch" in verdict.summary
+    assert "process 3411 at crunch" in verdict.summary

@@ -109,7 +109,7 @@ def test_a_rank_in_a_loop_that_comes_to_its_end_is_at_work_until_that_has_lasted
 
     assert (brief.state, brief.cause) == ("busy", "waiting_on_work")
     assert (soon.state, soon.cause) == ("busy", "waiting_on_work")
-    assert "waits for other ranks in a collective of process 200" in soon.summary
+    assert "is blocked on other ranks in a collective; process 200" in soon.summary
     assert "at evaluate (train.py:77)" in soon.summary
     assert late.state == "hung"
     assert late.confidence < CONFIDENT
@@ -124,7 +124,7 @@ def test_ranks_that_wait_for_their_cards_in_a_collective_are_told_for_whom() -> 
     verdict = judged(history, STOPPED + 0.5 * PATIENCE)
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
-    assert "waits for other ranks in a collective of process 200" in verdict.summary
+    assert "is blocked on other ranks in a collective; process 200" in verdict.summary
 
 
 def test_a_loop_that_waits_for_a_condition_gets_no_more_than_the_patience() -> None:
@@ -145,7 +145,7 @@ def test_a_rank_that_writes_data_meanwhile_is_at_work() -> None:
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
     assert [culprit.rank for culprit in verdict.culprits] == [0]
-    assert "of process 200" in verdict.summary
+    assert "; process 200" in verdict.summary
 
 
 LOADER = TORCH + "utils/data/"

@@ -80,7 +80,7 @@ def test_a_learner_waits_for_its_next_call_while_other_actors_make_what_it_is_to
     verdict = verdict_of(history)
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
-    assert "waits for a remote call" in verdict.summary
+    assert "is blocked on a remote call" in verdict.summary
     assert "hung" not in {one.state for one in verdict.findings}
 
 

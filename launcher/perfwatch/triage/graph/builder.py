@@ -17,7 +17,13 @@ from perfwatch.triage.graph.model import (
     WaitGraph,
 )
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import ARRIVING_BYTES, BYTES_SECONDS, FRESH_SECONDS, RUNS_SHARE, STIRS_SHARE
+from perfwatch.triage.graph.thresholds import (
+    ARRIVING_BYTES,
+    BYTES_SECONDS,
+    FRESH_SECONDS,
+    RUNS_SHARE,
+    STIRS_SHARE,
+)
 from perfwatch.triage.moving.arriving import received, waited_on
 from perfwatch.triage.moving.memory import quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
@@ -73,7 +79,16 @@ class Builder:
             start = self.starts[pid]
             self.graph.claim(start, resource, Role.PROVIDES, Basis.STACK)
             self.claim_other_threads(resource, self.node(start), Basis.ELIMINATION)
+            if self._passes_through_a_model(pid):
+                leaf = self.lives(("passes", pid), 1.0, "it runs passes of a model", Activity.RUNS)
+                self.graph.claim(leaf, resource, Role.PROVIDES, Basis.STACK)
         return key
+
+    def _passes_through_a_model(self, pid: int) -> bool:
+        """True if a training thread is at forward passes that go on: no step of its own, but work for the ranks that wait."""
+        seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)
+        goes_on = self.case.progress[pid].kind == "busy" and self.node(self.starts[pid]).motion.distinct > 1
+        return goes_on and seen.seen("forward") and self.waited_seconds(pid) < self.hang_timeout
 
     def leaf(self, key: Key, fate: Fate, activity: Activity) -> Key:
         """A task whose fate is known."""
@@ -177,9 +192,20 @@ class Builder:
         if key not in self.graph.tasks:
             ranks = Resource(Kind.RANK, key)
             self.graph.tasks[key] = Task(key, waits=(ranks,), activity=Activity.RANK)
-            for pid in self.starts:
-                self.graph.claim(self.rank(pid), ranks, Role.MAY_PROVIDE, Basis.ELIMINATION)
+            for pid, start in self.starts.items():
+                self.graph.claim(start, ranks, Role.MAY_PROVIDE, Basis.ELIMINATION)
+                self.claim_other_threads(ranks, self.node(start), Basis.ELIMINATION)
                 self.claim_descendants(ranks, pid)
+        self.graph.claim(key, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
+
+    def claim_collective(self, resource: Resource) -> None:
+        """The end of a collective may provide it, for which all ranks must come; one task stands for it."""
+        key: Key = ("collective",)
+        if key not in self.graph.tasks:
+            call = Resource(Kind.GROUP_CALL, key)
+            self.graph.tasks[key] = Task(key, waits=(call,), activity=Activity.RANK)
+            for pid in self.starts:
+                self.graph.claim(self.rank(pid), call, Role.MAY_PROVIDE, Basis.ELIMINATION)
         self.graph.claim(key, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
     def claim_ranks_at_work(self, resource: Resource) -> None:

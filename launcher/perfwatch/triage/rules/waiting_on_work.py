@@ -97,16 +97,20 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     if used.cores < SIGN_OF_LIFE and used.data < WORKS_BYTES:
         return None
     in_call = any(task.kind == "rank" for task in way)
-    silent = silence_of_rank(case, chain.start.pid).seconds
+    silent = max(0.0, silence_of_rank(case, chain.start.pid).seconds)
     moves = used.data >= WORKS_BYTES and pid != chain.start.pid and fate.prospect is Prospect.LIVE
     may = role is Role.MAY_PROVIDE
     beside = may and pid in case.chains  # whether for this wait is not seen
     slow = "loader" in chain.through  # it may only be slow
+    does = "may release it, and works" if may else "works for it"
+    needs = LASTS * temporal(case) if in_call or beside or slow else 0.0
+    if _never_ends(way[-1]):  # it may work, or turn for ever: until the hang timeout that is not known
+        needs = temporal(case)
     doing = used.said
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_waits_for(chain, resource)}{', perhaps of' if may else ' of'} {_named(node, pid, chain)}, which works: {doing}",
+        summary=f"{_waits_for(chain, resource)}; {_named(node, pid, chain)} {does}: {doing}",
         confidence=MAY if may else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
@@ -114,14 +118,14 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
         evidence=(case.saw("usage", f"pid {pid}", "works", doing, "nothing would mean a hang"), _since(case, chain)),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
         silent_seconds=round(silent, 1),
-        decides_in_seconds=round(max(0.0, LASTS * temporal(case) - silent), 1) if in_call or beside or slow else 0.0,
+        decides_in_seconds=round(max(0.0, needs - silent), 1),
     )
 
 
 def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
     node, pid = _last(case, built, way)
     resource, role = _over(built, way)
-    left, silent = fate.until - case.at, silence_of_rank(case, chain.start.pid).seconds
+    left, silent = fate.until - case.at, max(0.0, silence_of_rank(case, chain.start.pid).seconds)
     own = len(way) == 1
     waited = max(silent, chain.start.motion.ran_ago_seconds or 0.0)
     long = max(left, waited) >= case.patience_seconds or waited >= LASTS * case.patience_seconds
@@ -130,7 +134,11 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     leaf = built.graph.fates[way[-1].key]
     brief = left + (way[-1].silence.seconds if way[-1].silence else 0.0) < case.patience_seconds
     doubtful = not leaf.works or (role is Role.MAY_PROVIDE and brief)
-    waits = "" if own else f", and {_waits_for(chain, resource)} of it"
+    waits = (
+        ""
+        if own
+        else f"; {_waits_for(chain, resource)} that it {'may release' if role is Role.MAY_PROVIDE else 'releases'}"
+    )
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
@@ -145,6 +153,11 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
         # What a time limit brings is not known; a thread that only may release it may look up now and then, for other reasons.
         decides_in_seconds=round(left + LATE_SECONDS, 1) if doubtful else 0.0,
     )
+
+
+def _never_ends(task: Task) -> bool:
+    """True if a task runs in a loop that does not come to its end by itself."""
+    return task.activity is Activity.RUNS and task.ends in (Ends.CONDITION, Ends.NEVER)
 
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
@@ -184,7 +197,7 @@ def _over(built: Builder, way: list[Task]) -> tuple[Resource | None, Role]:
 
 def _waits_for(chain: Chain, resource: Resource | None) -> str:
     rank = f"rank {chain.start.rank}" if chain.start.rank is not None else f"pid {chain.start.pid}"
-    return f"{rank} waits for {AWAITED[resource.kind if resource else Kind.UNKNOWN]}"
+    return f"{rank} is blocked on {AWAITED[resource.kind if resource else Kind.UNKNOWN]}"
 
 
 def _named(node: Node, pid: int, chain: Chain) -> str:

@@ -58,8 +58,8 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     resource = Resource(Kind.NATIVE if native else _kind(what), task.key, complete=not why, why=why, basis=Basis.STACK)
     if native:
         built.claim_pair_holders(resource, node)
-    if reduces(built.history, node.pid):  # its callback runs once all ranks have come
-        built.claim_ranks(resource)
+    if what != A_LOCK and reduces(built.history, node.pid):  # its callback runs once all ranks have come
+        built.claim_collective(resource)
     others = other_threads(built.history, built.job, node)
     if what == A_LOCK:
         taken = lock_taken(line_of(built.history, node.frame))
