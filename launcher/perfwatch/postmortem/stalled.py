@@ -8,7 +8,7 @@ Each group is judged by its own counts. A rank waits in its oldest collective th
 
 A rank that has not finished what other members have finished does not wait for them: its card is stuck. (Of a call in which one rank
 gives and the others take, that one finishes first: such a call tells nothing of the kind.) At fault are the ranks that are stuck so, and
-those that others wait for and that wait for nobody.
+those that others wait for and that wait for no rank themselves.
 """
 
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ class CallGraph:
     waits: dict[int, Waiting]
     ranks: frozenset[int]  # whose dumps were read
     stuck: tuple[int, ...]  # ranks that have not finished what others have
-    absent: tuple[int, ...]  # ranks that others wait for, and that wait for nobody
+    absent: tuple[int, ...]  # ranks that others wait for, and that wait for no rank
     unseen: tuple[int, ...]  # ranks without a dump in calls that every other member has come to
     unlike: tuple[Waiting, ...] = ()  # ranks that called something else under one number
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from perfwatch.verdict import Evidence, Level
 
 # Witnesses that share a source; any other is a source of its own. ``state`` too (a stopped task is no silence, but a fact), and
-# ``gil``: the other threads ask for it in vain.
+# ``gil``: the other threads request it and do not get it.
 SOURCE_OF = {
     "thread": "task",
     "syscall": "task",

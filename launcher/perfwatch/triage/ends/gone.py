@@ -223,7 +223,7 @@ def _answering(case: Case, end: r.ProcessEnded) -> set[int]:
 
 
 def _below(case: Case, pid: int) -> bool:
-    """True if a process was started by the newest ranks, or by nobody whom we know, and did not outlive its error (a worker can)."""
+    """True if the newest ranks or an unknown parent started a process, and it did not outlive its error (a worker can)."""
     member = case.job.members.get(pid)
     if member is None:
         return True

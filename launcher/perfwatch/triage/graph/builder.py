@@ -231,7 +231,7 @@ class Builder:
                 self.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
 
     def claim_pair_holders(self, resource: Resource, node: Node) -> None:
-        """Whoever holds the other end of a pair of sockets that a thread waits on: any that inherited it may write."""
+        """Claim the holders of the other end of a socket pair that a thread waits on: any process that inherited it may write."""
         for fd in waited_on(self.history, node.pid, node.tid, BYTES_SECONDS):
             seen = self.history.latest(r.Descriptor, node.pid, fd)
             socket = seen.reading.socket if seen is not None else None

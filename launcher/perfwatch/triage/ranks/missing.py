@@ -190,7 +190,7 @@ class AbsentRanks:
     def _where(self, absent: int) -> _Where | None:
         """None where they may do well on a host that was not asked.
 
-        That a host which somebody named has no process of the job (a login node, a spare one) says nothing of ranks.
+        A host may be listed and run no process of the job (a login node, a spare one). That says nothing about ranks.
         """
         silent, without = (
             tuple(report.host for report in self._reports if report.state == state) for state in ("silent", "no_job")

@@ -42,7 +42,7 @@ _SERVICE = re.compile(SERVICES)
 _OF_MULTIPROCESSING = re.compile(r"\.(?:resource_tracker|forkserver|semaphore_tracker)\b")
 _SERVER = re.compile(r"\bmultiprocess(?:ing)?\.forkserver\b")
 
-Ranks = dict[int, int | None]  # by pid; None: nobody numbered it, and nothing says that it is one of a group
+Ranks = dict[int, int | None]  # by pid; None: it has no rank number, and nothing says that it is one of a group
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     for root in sorted(roots, key=lambda p: (p.start_ticks, p.pid)):
         found.update(_descend(sights, root, processes))
     if len(found) > 1 and set(found.values()) == {None} and not sights.in_group.isdisjoint(found):
-        found = {pid: number for number, pid in enumerate(found)}  # of a launcher of somebody's own, in its order
+        found = {pid: number for number, pid in enumerate(found)}  # of a custom launcher, in its order
     return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
 
 

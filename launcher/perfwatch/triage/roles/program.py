@@ -98,7 +98,7 @@ def _named(frame: r.Frame) -> tuple[str, str]:
 
 
 def _in_a_file(frame: r.Frame) -> bool:
-    """True if a frame is of a file of somebody's own, in no package."""
+    """True if a frame is of a file of the program's own, in no package."""
     return is_user(frame) and not _PACKAGE.match(frame.file) and not frame.file.startswith("<")
 
 

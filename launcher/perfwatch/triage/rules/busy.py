@@ -390,7 +390,7 @@ def downloading(case: Case) -> Outcome:
 
 
 def _own(case: Case, chain: Chain) -> frozenset[tuple[int, int]]:
-    """The descriptors, by process, that the thread and whoever it waits for were seen to wait on."""
+    """The descriptors, by process, that the thread and the end of its wait chain were seen to wait on."""
     waits = {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
     return frozenset((pid, fd) for pid, tid in waits for fd in waited_on(case.history, pid, tid, LATELY_SECONDS))
 

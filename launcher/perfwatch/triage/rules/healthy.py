@@ -236,7 +236,7 @@ def balanced(case: Case) -> Outcome:
         if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > SURE_SHARE:
             return None  # whatever the reason, that is not healthy
         if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
-            return None  # whoever owns it meanwhile
+            return None  # whichever thread holds it meanwhile
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)
         runs = motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share
