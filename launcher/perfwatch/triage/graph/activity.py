@@ -144,12 +144,6 @@ def _last_change(case: Case, node: Node) -> float | None:
     return min(known, default=None)
 
 
-def _chars(reading: r.Thread | r.ProcessUsage) -> float | None:
-    if reading.read_chars is None:
-        return None
-    return float(reading.read_chars + (reading.written_chars or 0))
-
-
 def work_of(history: History, pid: int, tids: Iterable[int]) -> float:
     """How much of a sign of life a process gives beside these threads: cores, and 1.0 where data moves; 0 where it was not watched."""
     cores = history.rate(r.ProcessUsage, pid, of=lambda one: one.cpu_seconds, seconds=USAGE_SECONDS)

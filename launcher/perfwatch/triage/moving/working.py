@@ -1,8 +1,6 @@
-"""Who could let a thread go on that stands, and whether any of them works: every rule asks that here before it says hung.
+"""What a process or a thread does, in shares of a core and bytes per second: the figures that rules print and compare.
 
-To work is to use CPU time or to move bytes, and not in a mere heartbeat beside a thread that stands still. Of a process that
-another one waits for, all that it does counts, and what it has started. Of the process whose own thread waits, the other threads
-are asked one by one, and more is asked of them: a log or a progress bar is written in a deadlock too.
+To work is to use CPU time or to move bytes. Whether work could release a wait is asked of the wait graph, not here.
 """
 
 from collections.abc import Callable
@@ -11,19 +9,13 @@ from dataclasses import dataclass
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.arriving import passed, waited_on
-from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
-from perfwatch.triage.moving.motion import has_ended, motion
 from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
-from perfwatch.triage.waits.native_waits import carries
-from perfwatch.triage.waits.node import Node, node_of
 from perfwatch_probes.readings import ProcessUsage, Thread
 
 WATCHED_SECONDS = 3.0
 WINDOW_SECONDS = 10.0
 WORKING_SHARE = 0.05  # of a core
 MOVING_BYTES = 4096  # per second
-RESTING_SHARE = 0.02  # of a core; a heartbeat that looks up ten times a second uses 0.5 %
-BESIDE_SHARE = 0.2  # of a core, all threads together: what samples the machine beside a deadlock uses a few per cent
 LOADING_BYTES = (
     2**20
 )  # per second; a shell that asks five times a second by grep and sleep reads 110 KiB/s, all of it their libraries
@@ -52,33 +44,6 @@ def started_by(case: Case, pid: int) -> tuple[int, ...]:
     return tuple(m.pid for m in found if m.alive and m.role not in ("service", "worker"))
 
 
-def works(case: Case, pid: int) -> bool:
-    """Whether a process uses CPU time or moves bytes, and not in a mere heartbeat."""
-    return moves(case, node_of(case.history, case.job, pid)) and busy_with(case, pid) is not None
-
-
-def may_work(case: Case, pid: int) -> bool:
-    """Whether a process works, as far as it was watched: until that is long enough, one that runs when it is met does."""
-    seen = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=WINDOW_SECONDS)
-    if seen is not None and seen[1] >= WATCHED_SECONDS:
-        return works(case, pid)
-    met = (motion(case.history, *key).state for key in case.history.of(Thread, pid) if not carries(case.history, *key))
-    return busy_with(case, pid, AT_ONCE) is not None or "R" in met
-
-
-def goes_on_within(case: Case, node: Node) -> bool:
-    """Whether other threads of its process, or what that has started, work beside a thread that stands."""
-    return _may_work_beside(case, node) or any(may_work(case, pid) for pid in started_by(case, node.pid))
-
-
-def _may_work_beside(case: Case, node: Node) -> bool:
-    """As ``may_work``, of the other threads of a process."""
-    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
-    first = [motion(case.history, node.pid, tid) for tid in tids if not carries(case.history, node.pid, tid)]
-    met = any(one.run_share is None and one.state == "R" for one in first)
-    return met or work_beside(case, node) is not None
-
-
 def busy_with(case: Case, pid: int, watched_seconds: float = WATCHED_SECONDS) -> Work | None:
     """What a process does that has enough of it to do and was watched for so long."""
     cores = _rate(case, pid, lambda usage: usage.cpu_seconds, watched_seconds)
@@ -105,50 +70,12 @@ def _only_loads(case: Case, pid: int, data: float) -> bool:
     return computed < WORKING_SHARE and max(written, fetched) < MOVING_BYTES and data < LOADING_BYTES
 
 
-def work_beside(case: Case, node: Node) -> Work | None:
-    """What the other threads of its process do, if that is enough to speak for work."""
-    tids = _others(case, node)
-    shares = {tid: motion(case.history, node.pid, tid).run_share or 0.0 for tid in tids}
-    cores, data = sum(shares.values()), data_of(case, node.pid, tids)
-    if cores < BESIDE_SHARE and data < SILENT_BYTES_PER_SECOND:
-        return None
-    return Work(cores, data, tuple(sorted(tids, key=lambda tid: -shares[tid])))
-
-
-def moves(case: Case, node: Node) -> bool:
-    """Whether the thread that matters moves, or one beside it that does not rest in between, as a heartbeat does."""
-    return node.motion.frozen is not True or bool(_others(case, node))
-
-
-def _others(case: Case, node: Node) -> list[int]:
-    """The threads beside one that move: no heartbeats, and none that spins for others: a process group's, or one that waits for a card."""
-    tids = [tid for _, tid in case.history.of(Thread, node.pid) if tid != node.tid]
-    moving = [tid for tid in tids if _moves_itself(case, node.pid, tid)]
-    spinning = spin_for_cards(case, node.pid)
-    moving = [tid for tid in moving if tid not in spinning]
-    return [tid for tid in moving if not (carries(case.history, node.pid, tid) or _rests(case, node.pid, tid))]
-
-
 def spin_for_cards(case: Case, pid: int) -> list[int]:
     """The threads that wait for a card which only polls: of torch's engine, and those that stay at a synchronisation."""
     if not polls(case.history, pid):
         return []
     waiting = (one.tid for one in waiting_for_cards(case.history, case.job, pid))
     return [*engine_threads(case.history, pid), *waiting]
-
-
-def _moves_itself(case: Case, pid: int, tid: int) -> bool:
-    return not has_ended(case.history, pid, tid) and motion(case.history, pid, tid).frozen is False
-
-
-def _rests(case: Case, pid: int, tid: int) -> bool:
-    """Whether a thread looks up now and then, and does little in between."""
-    looks = case.history.series(Thread, pid, tid, seconds=WINDOW_SECONDS)
-    waits = [one.reading.wait for one in looks if one.reading.wait is not None]
-    if not any(wait.kind in ("sleep", "poll", "futex") and not wait.forever for wait in waits):
-        return False
-    share = motion(case.history, pid, tid).run_share or 0.0
-    return share < RESTING_SHARE and data_of(case, pid, [tid]) < MOVING_BYTES
 
 
 def data_of(case: Case, pid: int, tids: list[int]) -> float:

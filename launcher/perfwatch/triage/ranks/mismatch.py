@@ -17,7 +17,6 @@ from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.moving.working import goes_on_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
@@ -562,8 +561,6 @@ def by_stacks(case: Case) -> Outcome:
     with_cards = any(cards_of(case.history, rank.pid).uuids for rank in case.ranks)  # NVLink has no sockets
     if names <= POINT_TO_POINT and not one_sided(names) and (moves is None or with_cards):
         return None  # some send and others receive: stages of a pipeline differ by design
-    if any(goes_on_within(case, chain.end.node) for chain in chains):
-        return None
     exchanges = bool(names & POINT_TO_POINT)
     certain = moves is not None or any(map(makes_group, chains))  # a rank that makes a group has no data on its way
     patience = STRUCTURAL_SECONDS if certain and not exchanges else temporal(case)

@@ -29,7 +29,7 @@ CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the s
 
 def judge(case: Case) -> Outcome:
     """Fires on a chain that went through a queue of workers and ends in one that does not move."""
-    for chain in (one for one in case.still_chains if not batches.brought_on(case, one)):
+    for chain in case.still_chains:
         end = chain.end
         if batches.through_a_queue(case, chain) and batches.all_nap(case, chain):
             return _napping(case, chain)

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
-from perfwatch.triage.moving.giving import giving
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts
 from perfwatch.triage.patience import outlasts
@@ -34,11 +33,6 @@ def through_a_queue(case: Case, chain: Chain) -> bool:
         return True
     child = case.job.branch(chain.end.node.pid, chain.start.pid)
     return bool(chain.through & {"pipe", "socket"}) and child is not None and case.job.of_multiprocessing(child)
-
-
-def brought_on(case: Case, chain: Chain) -> bool:
-    """Whether bytes go on arriving at a worker, or another process that may hold the lock which it waits for works."""
-    return bool(giving(case, chain))
 
 
 def all_nap(case: Case, chain: Chain) -> bool:
