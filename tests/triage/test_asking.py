@@ -28,8 +28,8 @@ NAPS = SourceLine(file=TRAIN, line=45, text="time.sleep(0.01)", calls=("time.sle
                   loops=("while",), only_tests=True)  # fmt: skip
 COMPUTES = SourceLine(file=SOLVER, line=15, text="total += f(x)", calls=("f",), loop_calls=("f",), loops=("for",))
 ASKS_TOO = SourceLine(file=SOLVER, line=15, text="while self.buf[1] == 0:", loops=("while",), only_tests=True)
-ADVANCES = SourceLine(file=SOLVER, line=15, text="while sim.advance():", loop_calls=("sim.advance",), loops=("while",),
-                      only_tests=True)  # fmt: skip
+ADVANCES = SourceLine(file=SOLVER, line=15, text="while sim.advance():", calls=("sim.advance",), loop_calls=("sim.advance",),
+                      loops=("while",), only_tests=True)  # fmt: skip
 CHILD = 400
 NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.01)
 SOON, LATE = STOPPED + 40.0, STOPPED + 80.0

@@ -69,12 +69,12 @@ def test_who_is_given_one_order_after_the_other_is_given_time(
 
 
 @pytest.mark.parametrize(
-    ("loops", "cores", "state"), [(("while",), 0.9, "busy"), (("while",), 0.01, "hung"), ((), 0.9, "hung")]
+    ("loops", "cores", "state"), [(("while",), 0.9, "busy"), (("while",), 0.01, "hung"), ((), 0.9, "busy")]
 )
 def test_a_writer_outside_of_the_job_that_works_will_send_when_it_is_done(
     loops: tuple[str, ...], cores: float, state: str
 ) -> None:
-    """Who shuffles the next epoch computes for minutes before its first line; a question is not what anybody works for."""
+    """Who shuffles the next epoch computes for minutes before its first line."""
     history = asks(("sys.stdin.readline",), loops)
     uses(history, ORCHESTRATOR, cores, 0.0, STOPPED + 90.0)
     verdict = judged(history, STOPPED + 80.0)

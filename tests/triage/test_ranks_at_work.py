@@ -240,9 +240,9 @@ def writes_out(ranks: int, trained: bool, bytes_per_second: float, loop: str = "
     return history
 
 
-def skips(bytes_per_second: float, loop: str = "for") -> History:
-    """A loader's worker that has made no batch yet."""
-    history = job(1, trained=False)
+def skips(bytes_per_second: float, loop: str = "for", trained: bool = False) -> History:
+    """A loader's worker that has made no batch of this epoch yet."""
+    history = job(1, trained=trained)
     history.add(0.5, msgspec.structs.replace(process(WORKER, FIRST, "python train.py"), name="pt_data_worker"))
     for line in (20, 21, 22):
         history.add(1.0, source(DATA, line, loop))
@@ -276,8 +276,8 @@ def test_a_worker_that_skips_through_a_stream_before_its_first_batch_is_at_work(
     [
         (writes_out(1, trained=True, bytes_per_second=5e6, loop="while"), "endless_python"),
         (writes_out(1, trained=True, bytes_per_second=0.0), "endless_python"),
-        (skips(bytes_per_second=2e7, loop="while"), "stuck_worker"),
-        (skips(bytes_per_second=0.0), "stuck_worker"),
+        (skips(bytes_per_second=2e7, loop="while", trained=True), "stuck_worker"),
+        (skips(bytes_per_second=0.0, trained=True), "stuck_worker"),
     ],
 )
 def test_a_loop_that_waits_for_a_condition_or_moves_no_data_hangs_after_five_times_the_patience(

@@ -1,7 +1,7 @@
 """Grows the wait graph: tasks are made when a claim names them, and each is asked once what it waits for."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.activity import ThreadActivity
+from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.loops import Loop, loop_of
 from perfwatch.triage.graph.model import (
     Activity,
@@ -20,15 +20,17 @@ from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import (
     ARRIVING_BYTES,
     BYTES_SECONDS,
+    COUNTS_TIMES,
     FRESH_SECONDS,
     RUNS_SHARE,
     STIRS_SHARE,
 )
 from perfwatch.triage.moving.arriving import received, waited_on
-from perfwatch.triage.moving.memory import quiet, since_training
+from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
-from perfwatch.triage.moving.working import spin_for_cards
+from perfwatch.triage.moving.working import data_of, spin_for_cards
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.roles.job import Member
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import End, Node, node_of
@@ -144,13 +146,29 @@ class Builder:
 
     def waited_seconds(self, pid: int) -> float:
         """For how long the training thread of a process' rank has made no step, as far as the job remembers; 0 of a stranger."""
+        rank = self._rank_of(pid)
+        return 0.0 if rank is None else self.history.once(("waited", rank.pid), lambda: self._waited_seconds(rank))
+
+    def _rank_of(self, pid: int) -> Member | None:
         member = self.job.members.get(pid)
         rank = self.job.members.get(member.rank_pid or pid) if member is not None else None
-        if rank is None or rank.pid not in self.starts:
-            return 0.0
-        return self.history.once(
-            ("waited", rank.pid), lambda: max(since_training(self.case, rank), quiet(self.case, rank).seconds)
-        )
+        return rank if rank is not None and rank.pid in self.starts else None
+
+    def _waited_seconds(self, rank: Member) -> float:
+        seen = activity_of(self.case, self.node(self.starts[rank.pid]))
+        blocked = seen.silence is not None and seen.state is not Activity.RUNS and has_trained(self.case, rank)
+        waits = seen.silence.seconds if blocked and seen.silence is not None else 0.0
+        return max(since_training(self.case, rank), quiet(self.case, rank).seconds, waits)
+
+    def nothing_came_of(self, pid: int) -> bool:
+        """True if a rank that has trained has made no step for so long that what works for it may have lost its request.
+
+        pid: of a process of the rank; of a stranger: all ranks. A rank that has not trained yet may prepare for hours.
+        """
+        rank = self._rank_of(pid)
+        ranks = [self.job.members[one] for one in self.starts] if rank is None else [rank]
+        longest = COUNTS_TIMES * self.hang_timeout
+        return all(has_trained(self.case, one) and self.waited_seconds(one.pid) >= longest for one in ranks)
 
     @property
     def hang_timeout(self) -> float:
@@ -175,7 +193,8 @@ class Builder:
         known = {*python_threads(self.history, node.pid), *spin_for_cards(self.case, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
         works = {tid: self._native_work(node.pid, tid) for tid in natives if not carries(self.history, node.pid, tid)}
-        if (total := sum(works.values())) > STIRS_SHARE:
+        moved = data_of(self.case, node.pid, list(works)) if works else 0.0
+        if (total := max(sum(works.values()), 1.0 if moved >= ARRIVING_BYTES else 0.0)) > STIRS_SHARE:
             busiest = max(works, key=lambda tid: (works[tid], -tid))
             leaf = self.lives(("native", node.pid, busiest), total, "native threads run", Activity.RUNS)
             self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)

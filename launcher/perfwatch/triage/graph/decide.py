@@ -93,6 +93,13 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
     return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
 
 
+def a_releaser_runs(case: Case, pid: int) -> bool:
+    """True if a thread that may release the wait of a rank, directly or over others, runs: it may come to it, or never."""
+    built = wait_graph_of(case)
+    start = built.starts[pid]
+    return any(task.activity is Activity.RUNS and task.key != start for task in built.graph.reachable(start))
+
+
 def ends_at(case: Case, pid: int) -> float | None:
     """When a task wakes that may release the wait of a rank: from a sleep, or at a time limit that is longer than a poll's."""
     built = wait_graph_of(case)

@@ -23,9 +23,9 @@ from perfwatch.triage.graph.claims import (
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
 from perfwatch.triage.graph.thresholds import (
     ARRIVING_BYTES,
-    COUNTS_TIMES,
     DEADLINE_SECONDS,
     RATIONED_SECONDS,
+    RUNS_SHARE,
     WATCHED_SECONDS,
 )
 from perfwatch.triage.waits.edges import Edge
@@ -91,15 +91,17 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         collectives.group_call(built, calls, task, node.pid)
         return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
-    if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True:
+    in_turns = kind not in GOES_ON and seen.share < RUNS_SHARE  # it waits again and again, for requests perhaps
+    lost = in_turns and built.nothing_came_of(node.pid)
+    if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not lost:
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it moves now and then")
         return
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
-    still = still or built.waited_seconds(node.pid) >= COUNTS_TIMES * built.hang_timeout  # nothing has come of it
+    still = still or built.nothing_came_of(node.pid)
     if seen.bytes_per_second >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
         task.fate = Fate(Prospect.LIVE, works=1.0, why="data moves")
         return
-    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
+    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets and not lost:
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
     if edge.targets and not (edge.kind == "lock" and _is_futex(node)):

@@ -26,6 +26,13 @@ GIVES = r.GIVING | frozenset(
 )
 
 
+# Calls in the condition of a loop that only look; any other one may be a step of what the loop computes.
+LOOKS = r.FILE_TESTS | frozenset(
+    "is_set is_alive is_active empty full qsize done ready running locked poll exitcode item any all len sleep time monotonic"
+    " perf_counter".split()
+)
+
+
 @dataclass(frozen=True)
 class Loop:
     """The innermost loop that a thread stays in."""
@@ -54,6 +61,8 @@ def _loop_of(history: History, node: Node) -> Loop:
             ends = Ends.COUNTS
         else:
             ends = Ends.NEVER if line.endless else Ends.CONDITION
+            if line.only_tests and names(line.loop_calls) - LOOKS:
+                ends = Ends.UNREAD
         gives = bool(names(line.loop_calls) & GIVES or names(line.gives)) or line.calls_unnamed or line.hands_out
         return Loop(ends, gives, line.only_tests, frame, len(lines))
     return Loop()

@@ -280,6 +280,16 @@ class WaitGraph:
             key = self.fates[key].by
         return found
 
+    def reachable(self, start: Key) -> list[Task]:
+        """A task and all that may release its wait, directly or over others, by claims of any role."""
+        found: dict[Key, None] = {start: None}
+        for key in (todo := [start]):
+            for resource in self.tasks[key].waits:
+                new = [one for one in self.claims.get(resource, {}) if one not in found]
+                found.update(dict.fromkeys(new))
+                todo += new
+        return [self.tasks[key] for key in found]
+
     def way(self, start: Key) -> list[tuple[Task, Resource | None]]:
         """The tasks on the way from one task to its sinks, each with the resource over which it was reached."""
         return [(task, last) for task, last, _ in self._steps(start)]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.logs import unwritten
-from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
+from perfwatch.triage.moving.motion import motion, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
@@ -39,6 +39,13 @@ def since_training(case: Case, rank: Member) -> float:
         if at_training(one.reading):
             return case.at - one.at
     return case.at - (seen[0].at - seen[0].reading.span_seconds)
+
+
+def has_trained(case: Case, rank: Member) -> bool:
+    """True if a step of a rank was counted, or seen at a backward pass or an optimizer."""
+    steps = case.steps(rank)
+    at_steps = was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward", "optimizer", "scaler")
+    return at_steps or (steps is not None and steps.count > 0)
 
 
 def training_lull(case: Case, rank: Member) -> float:

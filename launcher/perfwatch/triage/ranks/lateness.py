@@ -9,6 +9,7 @@ from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median
+from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.calls import waits_for_ranks
@@ -155,13 +156,13 @@ def who_train(case: Case) -> tuple[Member, ...]:
 def trains_without(case: Case, rank: Member) -> bool:
     """True if all other ranks train on and on, two at least of them together, and this one was never seen to: it has another part."""
     at_it = case.history.once(("train_on",), lambda: _train_on(case))
-    return 2 <= len(at_it) == len(case.ranks) - 1 and not _trained(case, rank)
+    return 2 <= len(at_it) == len(case.ranks) - 1 and not has_trained(case, rank)
 
 
 def _train_on(case: Case) -> frozenset[int]:
     """The ranks that train."""
     return frozenset(
-        rank.pid for rank in case.ranks if case.progress[rank.pid].kind == "moving" and _trained(case, rank)
+        rank.pid for rank in case.ranks if case.progress[rank.pid].kind == "moving" and has_trained(case, rank)
     )
 
 
@@ -171,9 +172,9 @@ def only_receives(case: Case, rank: Member, seen: Profile) -> bool:
     That it waits is its part, and says nothing of the one that trains meanwhile.
     """
     waits = {collective_name(one.reading) for one in seen.sights} - {None}
-    if not waits or not waits <= RECEIVES or _trained(case, rank):
+    if not waits or not waits <= RECEIVES or has_trained(case, rank):
         return False
-    return any(_trained(case, other) for other in case.ranks if other.pid != rank.pid)
+    return any(has_trained(case, other) for other in case.ranks if other.pid != rank.pid)
 
 
 def apart(case: Case) -> bool:
@@ -197,11 +198,6 @@ def _waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
     if seen.seen("shadow"):
         return True
     return _exchange_share(case, seen) > 0.0 and not _was_at(case, rank, "backward")
-
-
-def _trained(case: Case, rank: Member) -> bool:
-    steps = case.steps(rank)
-    return _was_at(case, rank, "backward", "optimizer", "scaler") or (steps is not None and steps.count > 0)
 
 
 def _was_at(case: Case, rank: Member, *wanted: str) -> bool:

@@ -110,7 +110,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_waits_for(chain, resource)}; {_named(node, pid, chain)} {does}: {doing}",
+        summary=f"{_waits_for(chain, resource)}; {_named(case, node, pid, chain)} {does}: {doing}",
         confidence=MAY if may else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
@@ -142,7 +142,7 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_named(node, pid, chain)} sleeps, and wakes in {left:.0f} s{waits}",
+        summary=f"{_named(case, node, pid, chain)} sleeps, and wakes in {left:.0f} s{waits}",
         confidence=MAY,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
@@ -200,11 +200,13 @@ def _waits_for(chain: Chain, resource: Resource | None) -> str:
     return f"{rank} is blocked on {AWAITED[resource.kind if resource else Kind.UNKNOWN]}"
 
 
-def _named(node: Node, pid: int, chain: Chain) -> str:
+def _named(case: Case, node: Node, pid: int, chain: Chain) -> str:
     at = f" at {show(node.frame)}" if node.frame else ""
     if node.pid == chain.start.pid and node.tid != node.pid:
         return f"thread {node.name or node.tid}{at}"
-    return f"process {pid}{at}"
+    member = case.job.members.get(pid)
+    program = f" ({member.process.name})" if member is not None and not member.process.python else ""
+    return f"process {pid}{program}{at}"
 
 
 def _since(case: Case, chain: Chain) -> Evidence:

@@ -76,6 +76,9 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
             built.graph.claim(built.process(pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     if native or (wait is not None and wait.kind == "poll"):
         built.claim_descendants(resource, node.pid)
+    if _is_in_a_library(node):
+        for servant in _servants(built, node):
+            built.graph.claim(built.thread(node.pid, servant), resource, Role.MAY_PROVIDE, Basis.STACK)
     task.waits = (resource,)
 
 
@@ -98,7 +101,7 @@ def _unseen_releaser(built: Builder, node: Node, what: str, native: bool, gone: 
         return "its line was not read"
     if wait is not None and wait.kind == "poll" and (outside := _file_of_others(built, node)):
         return outside
-    if _is_in_a_library(node) and _has_servants(built, node):
+    if _is_in_a_library(node) and _servants(built, node):
         return "a thread of the library that it called"
     if what in HELD or "end" in what:  # only the thread that holds a lock, or that ends, releases it
         return ""
@@ -112,11 +115,11 @@ def _is_in_a_library(node: Node) -> bool:
     )
 
 
-def _has_servants(built: Builder, node: Node) -> bool:
-    """True if a library keeps a thread in the process, which serves the library's own calls alone."""
+def _servants(built: Builder, node: Node) -> list[int]:
+    """The threads that libraries keep in the process, which serve only the libraries' own calls."""
     others = {one.tid for one in other_threads(built.history, built.job, node)}
     rest = set(python_threads(built.history, node.pid)) - others - {node.tid}
-    return any(node_of(built.history, built.job, node.pid, tid).stack is not None for tid in rest)
+    return [tid for tid in sorted(rest) if node_of(built.history, built.job, node.pid, tid).stack is not None]
 
 
 def _file_of_others(built: Builder, node: Node) -> str:

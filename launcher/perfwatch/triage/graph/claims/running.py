@@ -6,7 +6,7 @@ from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.graph.thresholds import RUNS_SHARE
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -15,26 +15,24 @@ from perfwatch.triage.waits.node import Node
 def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The training thread makes no step while it is in a loop; any other thread hands nothing over if its loop gives nothing."""
     loop = built.loop(task.key, loop_of(built.history, node))
-    endless = loop.ends in (Ends.CONDITION, Ends.NEVER) and not loop.gives
     is_start = task.key in built.starts.values()
     is_native = end_of(edge).kind == "native" and loop.lines <= 1 and loop.ends is not Ends.ONE_CALL
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
         task.waits = (spun,)
         return
-    if (
-        not is_start
-        and loop.ends in (Ends.CONDITION, Ends.NEVER)
-        and built.waited_seconds(node.pid) >= built.hang_timeout
-    ):
-        endless = True  # whatever a turn of it may hand over, nothing has come of it
-    if not is_start and loop.ends is Ends.COUNTS:
-        endless = built.waited_seconds(node.pid) >= COUNTS_TIMES * built.hang_timeout
-    if is_native or not (loop.ends is Ends.ONE_CALL or is_start or endless):
+    may_turn_for_ever = loop.ends in (Ends.CONDITION, Ends.NEVER)
+    gives_nothing = may_turn_for_ever and not loop.gives
+    if may_turn_for_ever and not is_start and built.waited_seconds(node.pid) >= built.hang_timeout:
+        gives_nothing = True  # whatever a turn of it may hand over, nothing has come of it
+    takes_turns = loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE  # with items, or with requests: one may be lost
+    if loop.ends is Ends.ONE_CALL or (takes_turns and not is_start and built.nothing_came_of(node.pid)):
+        gives_nothing = True
+    if is_native or not (is_start or gives_nothing):
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
     resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
     task.waits = (resource,)
-    if loop.tests_only or endless:
+    if loop.tests_only or (gives_nothing and loop.ends is not Ends.ONE_CALL):
         built.claim_other_threads(resource, node, Basis.TEXT)
         built.claim_descendants(resource, node.pid)
         built.claim_ranks(resource)
