@@ -9,7 +9,7 @@ from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
 from perfwatch.triage.rules.waiting_for_file import UNOWNED
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Level, Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Thread, Wait
 from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import (
@@ -91,7 +91,7 @@ def test_a_rank_that_waits_for_another_ones_lock_file_is_not_even_suspected() ->
 
 
 def test_ranks_that_all_look_for_a_lock_file_wait_for_one_that_was_left_behind() -> None:
-    """Nobody of the job has it."""
+    """No process of the job holds it; one outside of the job may."""
     history = job(3, trained=False)
     for rank in range(3):
         looks_for_it(history, FIRST + rank)
@@ -99,7 +99,7 @@ def test_ranks_that_all_look_for_a_lock_file_wait_for_one_that_was_left_behind()
     verdict = verdict_of(history)
 
     assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
-    assert verdict.confidence > UNOWNED
+    assert verdict.confidence == Level.MEDIUM
 
 
 def test_beside_a_rank_that_is_elsewhere_it_is_not_sure_whose_fault_the_lock_file_is() -> None:

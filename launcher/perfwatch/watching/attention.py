@@ -1,6 +1,6 @@
 """What to sample now: when each item is due, which processes come first, and what makes a calm job suspect."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
@@ -75,16 +75,23 @@ def nearest(job: Job, alive: Iterable[int], most: int) -> list[int]:
 def feeding(history: History, alive: Iterable[int]) -> list[int]:
     """Processes outside of the job for which one of it may wait: whether they work is worth a look.
 
-    They may be at the other end of a pipe of its, or hold a lock on a file of its, or were started by one who does.
+    They are at the other end of a pipe or a connection of its, hold an eventfd of its or a lock on a file of its, or were started by
+    one that does.
     """
     job = set(alive)
     seen = (history.latest(Descriptor, *key) for pid in job for key in history.of(Descriptor, pid))
-    files = [one.reading for one in seen if one is not None]
-    both = [file for file in files if file.kind in ("pipe", "fifo")]
-    pipes = (pids for file in both for mode, pids in (("r", file.writers), ("w", file.readers)) if mode in file.access)
-    locks = (pids for file in files for pids in (file.lock_holders, file.holders_started))
-    outside = (pid for pids in (*pipes, *locks) for pid in pids if pid not in job)
-    return list(dict.fromkeys(outside))[:MOST_OUTSIDE]
+    found = dict.fromkeys(pid for one in seen if one is not None for pid in _others_at(one.reading))
+    return [pid for pid in found if pid not in job][:MOST_OUTSIDE]
+
+
+def _others_at(file: Descriptor) -> Iterator[int]:
+    """The processes that hold the other end of a file, or the same eventfd, or a lock on it."""
+    if file.kind in ("pipe", "fifo", "eventfd"):
+        yield from file.writers if "r" in file.access else ()
+        yield from file.readers if "w" in file.access and file.kind != "eventfd" else ()
+    if file.socket is not None:
+        yield from file.socket.peer_pids
+    yield from (*file.lock_holders, *file.holders_started)
 
 
 class Interest:

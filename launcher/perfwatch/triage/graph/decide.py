@@ -93,11 +93,17 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
     return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
 
 
-def a_releaser_runs(case: Case, pid: int) -> bool:
-    """True if a thread that may release the wait of a rank, directly or over others, runs: it may come to it, or never."""
+def ends_outside(case: Case, pid: int) -> bool:
+    """True if the wait of a rank ends at something that a task outside of the job may release, seen or not."""
     built = wait_graph_of(case)
-    start = built.starts[pid]
-    return any(task.activity is Activity.RUNS and task.key != start for task in built.graph.reachable(start))
+    return any(resource is not None and resource.strangers for _, resource in built.graph.sinks(built.starts[pid]))
+
+
+def a_releaser_runs(case: Case, pid: int) -> bool:
+    """True if a thread that may release the wait of a rank, directly or over others, runs in a loop: it may come to it, or never."""
+    built = wait_graph_of(case)
+    found = (task for task in built.graph.reachable(built.starts[pid]) if task.key not in built.starts.values())
+    return any(task.activity is Activity.RUNS and task.waits and task.waits[0].kind is Kind.LOOP for task in found)
 
 
 def ends_at(case: Case, pid: int) -> float | None:

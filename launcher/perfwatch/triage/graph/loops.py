@@ -17,7 +17,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
-from perfwatch.triage.words.frames import is_standard, own_frames, tags_of, user_frames
+from perfwatch.triage.words.frames import is_standard, own_frames, tags_of, user_frame, user_frames
 from perfwatch_probes import readings as r
 
 TRAINS = frozenset(("backward", "optimizer", "forward", "loader", "scaler", "collective"))
@@ -69,7 +69,7 @@ def _loop_of(history: History, node: Node) -> Loop:
 
 
 def _one_call(history: History, node: Node) -> Loop | None:
-    """All of many samples show one stack, at a line that calls plain Python's own C: one call does not return."""
+    """All of many samples show one stack: of a regular expression, which may not return, or of other C, which computes."""
     seen = [one.reading for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.reading.frames]
     total = sum(one.samples for one in seen)
     if total < ONE_CALL_SAMPLES or node.stack is None:
@@ -79,11 +79,14 @@ def _one_call(history: History, node: Node) -> Loop | None:
     line = line_of(history, inner)
     if line is not None and line.loops and set(line.loop_calls) <= set(line.calls):
         return None  # nothing else is in that loop that could be seen: it may turn
+    if alike < ONE_CALL_SHARE * total:
+        return None
     owned = [one.owns_gil for one in seen if one.owns_gil is not None]
     keeps_gil = len(owned) >= GIL_SAMPLES and all(owned) and (line is None or not line.loops)
-    plain = is_standard(inner) or (line is not None and (matches_expressions(line.calls) or is_plain(history, inner)))
-    if alike < ONE_CALL_SHARE * total or not (plain or keeps_gil):
-        return None
+    known = [one for one in (line, line_of(history, user_frame(node.stack))) if one is not None]
+    if not any(matches_expressions(one.calls) for one in known) and (known or not keeps_gil):
+        plain = is_standard(inner) or (line is not None and is_plain(history, inner))
+        return Loop(Ends.UNREAD, False, False, inner, 1) if plain or keeps_gil else None
     return Loop(Ends.ONE_CALL, False, False, inner, 1)
 
 

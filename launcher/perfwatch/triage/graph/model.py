@@ -142,6 +142,7 @@ class Resource:
     basis: Basis = Basis.KERNEL  # of the knowledge that this is what is waited for, and of ``complete``
     until: float | None = None  # the wait ends by itself at that moment
     sure: float = 0.0  # 1.0: the wait is over then; 0.0: what follows is not known
+    strangers: bool = False  # a task outside of the job may release it, seen or not
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospe
 from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.graph.words import AWAITED
 from perfwatch.triage.hang import nearest
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.working import Work, busy_with
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
@@ -168,6 +169,10 @@ def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
     if last.kind == "thread":
         return built.node(last.key), last.pid
     pid, *tid = (int(str(part)) for part in last.key[1:])
+    if last.kind == "work" and pid == way[0].pid:  # of its own process: another thread does it
+        beside = [one for one in case.history.of(Thread, pid) if one[1] != way[0].tid]
+        tid = [max(beside, key=lambda one: motion(case.history, *one).run_share or 0.0)[1]] if beside else []
+        return node_of(case.history, case.job, pid, *tid), pid
     return node_of(case.history, case.job, pid, *(tid if last.kind == "native" else ())), pid
 
 

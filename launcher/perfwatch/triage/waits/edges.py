@@ -197,7 +197,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         if far:
             return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far)
         own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
-        return ending("network", node, own) if wait.kind == "recv" else None
+        return ending("network", node, own, descriptor=file) if wait.kind == "recv" else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
     sending = gives(wait, file.fd) and socket.state not in OPENING
     if inside:

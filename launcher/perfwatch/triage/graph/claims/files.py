@@ -33,6 +33,7 @@ def awaited_file(built: Builder, task: Task, node: Node, edge: Edge, seen: Threa
         ("file", end_of(edge).detail or task.key),
         complete=False,
         why="any process may make the file",
+        strangers=True,
         basis=Basis.TEXT,
     )
     built.claim_other_threads(resource, node, Basis.ELIMINATION)

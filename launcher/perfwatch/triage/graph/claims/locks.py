@@ -71,6 +71,8 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
         built.graph.claim(built.thread(other.pid, other.tid), resource, role, Basis.TEXT)
     if not owners:
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
+    elif what not in HELD and "end" not in what:
+        claim_native_code(built, resource, node)
     if wait is not None and wait.shared:
         for pid in (*(one for one in sharers(built.job, node) if built.matters(one)), *gone):
             built.graph.claim(built.process(pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
@@ -165,9 +167,14 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
         parked = (one.wait.kind == "futex" and one.wait.forever) or one.wait.kind == "accept"
         if not parked and not with_nccl and not of_gloo(history, one.pid, one.tid):
             return f"a native thread that may act ({one.name})"
-    if any(is_in_native_code(built, node_of(history, built.job, node.pid, tid)) for tid in known - {node.tid}):
-        return "a thread in native code"
     return ""
+
+
+def claim_native_code(built: Builder, resource: Resource, node: Node) -> None:
+    """Claim the Python threads that are in native code: it may release anything before it returns."""
+    for tid in python_threads(built.history, node.pid):
+        if tid != node.tid and is_in_native_code(built, node_of(built.history, built.job, node.pid, tid)):
+            built.graph.claim(built.thread(node.pid, tid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
 
 def _stale(built: Builder, pid: int) -> list[int]:

@@ -1,5 +1,7 @@
 """Processes as releasers, children and workers that have ended, idle pools, and ways that lead to other tasks."""
 
+from dataclasses import replace
+
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of, work_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
@@ -42,11 +44,13 @@ def process(built: Builder, task: Task, pid: int) -> None:
     why = OUTSIDE if member is None else "" if sampled else NOT_SAMPLED
     polls = member is not None and polls_by_programs(built.case, member)
     why = "it polls" if polls else why
-    resource = Resource(Kind.PROCESS, ("process", pid), complete=not why, why=why)
+    resource = Resource(Kind.PROCESS, ("process", pid), complete=not why, why=why, strangers=why == OUTSIDE)
     task.waits = (resource,)
     if polls:
         return
     if _is_stopped(built, pid):  # with all of its threads, whatever it used until then
+        resource = replace(resource, complete=True, why="", strangers=False)
+        task.waits = (resource,)
         built.graph.claim(built.thread(pid, pid), resource, Role.PROVIDES, Basis.KERNEL)
         return
     for child in built.job.children(pid):

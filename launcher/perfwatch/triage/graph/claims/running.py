@@ -4,9 +4,9 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
-from perfwatch.triage.graph.loops import loop_of
+from perfwatch.triage.graph.loops import Loop, loop_of, seconds_in_loop
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import RUNS_SHARE
+from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES, RUNS_SHARE
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -20,13 +20,9 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
         task.waits = (spun,)
         return
-    may_turn_for_ever = loop.ends in (Ends.CONDITION, Ends.NEVER)
-    gives_nothing = may_turn_for_ever and not loop.gives
-    if may_turn_for_ever and not is_start and built.waited_seconds(node.pid) >= built.hang_timeout:
-        gives_nothing = True  # whatever a turn of it may hand over, nothing has come of it
-    takes_turns = loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE  # with items, or with requests: one may be lost
-    if loop.ends is Ends.ONE_CALL or (takes_turns and not is_start and built.nothing_came_of(node.pid)):
-        gives_nothing = True
+    gives_nothing = _may_turn_for_ever(loop) and not loop.gives
+    if not gives_nothing and not is_start:  # whatever it may hand over, has anything come of it?
+        gives_nothing = _has_had_its_time(built, node, loop, seen)
     if is_native or not (is_start or gives_nothing):
         task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
         return
@@ -36,8 +32,27 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         built.claim_other_threads(resource, node, Basis.TEXT)
         built.claim_descendants(resource, node.pid)
         built.claim_ranks(resource)
-    elif loop.ends is Ends.ONE_CALL:
+    elif loop.ends in (Ends.ONE_CALL, Ends.UNREAD):
         built.claim_descendants(resource, node.pid)
+
+
+def _may_turn_for_ever(loop: Loop) -> bool:
+    return loop.ends in (Ends.CONDITION, Ends.NEVER)
+
+
+def _has_had_its_time(built: Builder, node: Node, loop: Loop, seen: ThreadActivity) -> bool:
+    """True if a thread has run for so long, and the rank that waits got nothing, that it may never give anything.
+
+    A loop without a known end is given the hang timeout, a call that may not return half of it. Items and requests are taken in turns:
+    they are given five times as long, and then one may be lost.
+    """
+    waited = built.waited_seconds(node.pid)
+    if loop.ends is Ends.ONE_CALL:
+        waited = max(waited, seconds_in_loop(built.case, node, loop))
+        return waited >= ONE_CALL_TIMES * built.hang_timeout
+    if _may_turn_for_ever(loop):
+        return waited >= built.hang_timeout
+    return (loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE) and built.nothing_came_of(node.pid)
 
 
 def _may_wait_for_a_card(built: Builder, node: Node) -> bool:

@@ -12,9 +12,11 @@ from perfwatch_probes import readings as r
 def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The processes that hold the other end, and the bytes. A signal wakes an event loop too when a child ends."""
     end = end_of(edge)
-    resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END)
+    resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END, strangers=True)
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
+    if end.descriptor is not None and end.descriptor.socket is not None and node.pid in end.descriptor.socket.peer_pids:
+        built.claim_other_threads(resource, node, Basis.ELIMINATION)  # the server is a thread of its own process
     if end.descriptor is None or end.descriptor.socket is None:  # the far end may be any process of the rank
         for member in built.job.of_rank(node.rank_pid or node.pid):
             if member.alive and member.pid != node.pid:

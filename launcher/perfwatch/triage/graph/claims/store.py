@@ -10,7 +10,9 @@ from perfwatch.triage.waits.node import Node
 def store_key(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Never complete: the clients of a store are not known."""
     why = "any client of the store may set the key"
-    resource = Resource(Kind.STORE, ("store",), complete=False, why=why, basis=Basis.STACK)  # one for all that wait
+    resource = Resource(
+        Kind.STORE, ("store",), complete=False, why=why, basis=Basis.STACK, strangers=True
+    )  # one for all that wait
     if built.graph.is_new(resource):
         for pid, start in built.starts.items():
             if built.edge_kind(start) != "rendezvous":

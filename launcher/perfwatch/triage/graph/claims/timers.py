@@ -25,7 +25,8 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         built.claim_ranks(resource)
         task.waits = (resource,)
         return
-    again = next_try_seconds(built.case, node) is not None
+    rests = left + (node.motion.ran_ago_seconds or 0.0)
+    again = next_try_seconds(built.case, node) is not None and rests < built.case.patience_seconds
     task.fate = Fate(Prospect.DUE, until=seen.until or built.case.at, works=0.0 if again else 1.0, why="it sleeps")
 
 
