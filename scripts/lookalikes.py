@@ -47,7 +47,7 @@ def main() -> int:
         drills = [drill(resource, word, answers[resource][word]) for resource in chosen for word in CONDITIONS]
         done = {row.key for row in rows.load(folder)}
         wanted = [one for one in drills if (one.name, "loud", 0, "attach", options.late) not in done]
-        run(wanted, Conditions(folder=folder, late_seconds=options.late, limit_seconds=110.0), options.jobs)
+        run(wanted, Conditions(folder=folder, late_seconds=options.late, limit_seconds=150.0), options.jobs)
     return report(rows.load(folder))
 
 

@@ -136,10 +136,11 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     findings = _named_first(findings)
     waiting = [f for f in findings if f.decides_in_seconds > 0]
     sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
-    chosen = _choose(sure)
     suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
-    in_doubt = any(one.state != "busy" for one in suspected)
-    if chosen is None or (chosen.state in MOVING and (in_doubt or _stands(case))):
+    if any(f.state in MOVING for f in sure) and (any(one.state != "busy" for one in suspected) or _stands(case)):
+        sure = [f for f in sure if f.state not in MOVING]
+    chosen = _choose(sure)
+    if chosen is None:
         return _inconclusive(case, findings, suspected, missing)
     others = [f for f in findings if f is not chosen]
     also = tuple(

@@ -11,9 +11,9 @@ resource       claimed by                                           complete
 LOCK BARRIER   the thread in a ``with`` block of that name, else    yes; a shared lock only if a process of the job or
 JOIN           every other thread of the process; a shared lock:    one that has ended can hold it
                all Python processes of the job
-CONDITION      the threads whose functions set, notify or put,      unless a signal handler, a file of the kernel's, a
-QUEUE          else as above                                        native thread that listens, a thread in native code,
-                                                                    or the wait's own timeout may release it
+CONDITION      the threads whose functions set, notify or put, and  unless a signal handler, a file of the kernel's, a
+QUEUE          those in native code; else as above                  native thread that listens, or the wait's own timeout
+                                                                    may release it
 NATIVE         other threads, children                              no
 UNKNOWN
 POOL CHILD     the processes that CPython's, torch's or Ray's       yes
@@ -23,7 +23,8 @@ EVENTFD        the processes that hold it, the threads of its own   as a CONDITI
 FILE_LOCK      its holders and what they have started               if the kernel lists a holder
 FILE           threads, children, the other ranks                   no
 DISK           none                                                 no
-SOCKET         the holders of the other end; bytes that arrive      no
+SOCKET         the holders of the other end; bytes that arrive; of  no
+               both ends in one process: its other threads
 STORE          any rank that is not at the store itself             no: any client may set a key
 GROUP_CALL     ALL ranks that have not come to the call             if all ranks and their calls are known, or one of
                                                                     them has ended
@@ -37,10 +38,18 @@ PROCESS        its main thread; its other threads and children      if the proce
 RANK           may; CPU time and bytes that grow
 TERMINAL       none                                                 yes
 DRIVER
-FLAG LOOP      other threads, children                              no
+FLAG           other threads, children, ranks                       no
+LOOP           the thread that runs in it, while it may give        no
+               something; then as a FLAG
 TIMER          itself, at its deadline                              yes
 TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================
+
+A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims.running``): the hang timeout for
+a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and for a server that takes
+requests in turns, and only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.
+
+A resource that ``strangers`` may release (a file, a key of a store, the far end of a connection) makes a hang medium at most.
 
 To add a kind: a member of ``model.Kind``, a function in a module of ``claims``, and a line in ``from_case.BY_KIND``.
 """
