@@ -5,7 +5,7 @@ its lines, around one that stands in a ``while``: a search or a sampling that ma
 """
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.loops import SECONDS, STAYS_SHARE
+from perfwatch.triage.moving.loops import LOOP_SECONDS, STAYS_SHARE
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of
@@ -21,7 +21,9 @@ def library_loop(history: History, node: Node) -> r.Frame | None:
 
 
 def _library_loop(history: History, node: Node) -> r.Frame | None:
-    sights = [(_called(seen.reading), seen.reading.samples) for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
+    sights = [
+        (_called(seen.reading), seen.reading.samples) for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS)
+    ]
     called = [(frame, samples) for frame, samples in sights if frame is not None]
     if not called:
         return None

@@ -5,13 +5,12 @@ samples none is of any other part of the step, or of the same function outside o
 they take less than a hundredth of its time; then a line that the thread writes may still tell, and how long it took before.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.motion import TORN_SHARE
+from perfwatch.triage.moving.motion import whole
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
 from perfwatch_probes import readings as r
@@ -65,19 +64,12 @@ def turns_within(history: History, pid: int, tid: int) -> Within | None:
 
 
 def _turns_within(history: History, pid: int, tid: int) -> Within | None:
-    stacks = begun_alike([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    stacks = whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
     if not stacks:
         return None
     frames = own_frames(stacks[-1].reading)
     known = [found for depth in range(len(frames)) if (found := _of_frame(history, stacks, frames, depth))]
     return max(known, key=lambda one: one.samples, default=None)
-
-
-def begun_alike(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
-    """Those that reach down to where the thread began, at whatever line of it: a torn one ends elsewhere."""
-    ends = [(seen.reading.frames[-1].function, seen.reading.frames[-1].file) for seen in stacks]
-    begun = Counter(ends)
-    return [seen for seen, end in zip(stacks, ends, strict=True) if begun[end] > TORN_SHARE * len(stacks)]
 
 
 def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:

@@ -4,9 +4,9 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
-from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import RUNS_SHARE
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
