@@ -6,7 +6,6 @@ that were seen to end took so long.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,7 +66,7 @@ def _unleft(case: Case, rank: Member) -> Unleft | None:
     depth = next((n for n, one in enumerate(frames) if (one.function, one.file) == (at.function, at.file)), None)
     if depth is None or inside_of(history, frames[depth:]) is not None:
         return None
-    times = stays(history, stacks, frames[depth:], _in_loop(line.loops))
+    times = stays(history, stacks, frames[depth:], line.loops)
     now = times[-1] if times else None
     if now is None or now.loop is None:
         return None
@@ -96,16 +95,6 @@ def _is_given(line: r.SourceLine) -> bool:
     """Whether a loop asks for what it goes through, hands something on, or trains by its text."""
     called = names(line.loop_calls)
     return line.hands_out or called >= TRAINS or any(GIVEN.intersection(name.lower().split("_")) for name in called)
-
-
-def _in_loop(loops: tuple[str, ...]) -> Callable[[History, r.Frame], bool | None]:
-    """What tells whether a line stands in that loop, or in one within it: as many loops are around, of the same kinds."""
-
-    def holds(history: History, frame: r.Frame) -> bool | None:
-        line = line_of(history, frame)
-        return None if line is None else line.loops[-len(loops) :] == loops
-
-    return holds
 
 
 def _goes_through_all(history: History, since: list[Seen[r.Stack]], at: r.Frame) -> bool:
