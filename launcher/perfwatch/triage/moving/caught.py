@@ -10,7 +10,6 @@ from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung, look_at, who, with_loop
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import stacks_of, was_at
@@ -141,12 +140,11 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
     computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
     rounds = goes_through_rounds(case, rank)
-    library = library_loop(case.history, chain.end.node)
     counts = (
         over_data
         or computes
         or rounds
-        or library is not None
+        or loop.library is not None
         or (told and not waits)
         or case.awaited_at_start(chain.start.pid)
     )
@@ -175,8 +173,10 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
         next=look_at(chain.end.node.frame),
     )
-    if library is not None:
-        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(library)}")
+    if loop.library is not None:
+        return msgspec.structs.replace(
+            found, summary=f"{found.summary}; a loop of a library turns on, {show(loop.library)}"
+        )
     return with_loop(found, chain.end.node, loop.frame)
 
 

@@ -16,7 +16,7 @@ from perfwatch.triage.moving.motion import stacks_of, whole
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
-from perfwatch.triage.words.frames import user_frames
+from perfwatch.triage.words.frames import own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
 LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
@@ -27,6 +27,7 @@ GIL_SAMPLES = 3
 PROGRESS_SECONDS = (
     120.0  # a branch that takes a hundredth of the time shows in one of 500 samples, half a minute of them, or in none
 )
+FEW_LINES = 3  # of a library's loop: a call that returns was seen at each of them
 RETURNS = 2  # seen to have returned: once may be a torn stack
 GROWING_SECONDS, PARTS = 20.0, 4  # memory that grows in each of these has grown for the loop, and not for one call
 GROWN_BYTES = 64 * 1024  # in each part; measured on a replay memory in plain Python: 3 MB a second
@@ -51,6 +52,9 @@ class Loop:
     tests_only: bool = False  # a turn does nothing but test the condition
     frame: r.Frame | None = None
     lines: int = 0  # of the loop, at which the thread was seen
+    library: r.Frame | None = (
+        None  # a line of a library's ``while`` loop below the one line of the program that called it
+    )
     expression: bool = False  # ONE_CALL: of a regular expression, which holds the GIL
 
     @property
@@ -70,7 +74,7 @@ def loop_of(history: History, node: Node) -> Loop:
 
 
 def _loop_of(history: History, node: Node) -> Loop:
-    loop = _by_text(history, node)
+    loop = replace(_by_text(history, node), library=_in_a_library(history, node))
     return _in_one_call(history, node, loop) or loop
 
 
@@ -122,6 +126,32 @@ def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
         frame=loop.frame or inner,
         expression=matches and keeps_gil,
     )
+
+
+def _in_a_library(history: History, node: Node) -> r.Frame | None:
+    """A line of a ``while`` loop of a library function that the program called, if that stays and was seen at several lines.
+
+    It looks like one long native call, for the program's own line never changes: a search or a sampling that may find nothing.
+    """
+    stacks = stacks_of(history, node.pid, node.tid, LOOP_SECONDS)
+    called = [(frame, seen.reading.samples) for seen in stacks if (frame := _called(seen.reading)) is not None]
+    if not called:
+        return None
+    name = (called[-1][0].function, called[-1][0].file)
+    alike = [(frame, samples) for frame, samples in called if (frame.function, frame.file) == name]
+    lines = {frame.line: frame for frame, _ in alike}
+    stays = sum(samples for _, samples in alike) >= STAYS_SHARE * sum(seen.reading.samples for seen in stacks)
+    if not stays or len(lines) < FEW_LINES:
+        return None
+    in_loop = (one for one in reversed(lines.values()) if (line := line_of(history, one)) and "while" in line.loops)
+    return next(in_loop, None)
+
+
+def _called(stack: r.Stack) -> r.Frame | None:
+    """The library's function that the program's own line called: the outermost below it."""
+    own, frames = user_frame(stack), own_frames(stack)
+    depth = frames.index(own) if own in frames else 0
+    return frames[depth - 1] if depth > 0 else None
 
 
 def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:

@@ -14,7 +14,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed, received, waited_on
-from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion
@@ -285,7 +284,7 @@ def computing_on_host(case: Case) -> Outcome:
 
 def _of_phase(case: Case, phase: Phase) -> Finding | None:
     chain = case.chains[phase.rank.pid]
-    loop = library_loop(case.history, chain.end.node)  # which may turn for ever
+    loop = loop_of(case.history, chain.end.node).library  # which may turn for ever
     if not _runs_natively(case, phase, chain, loop):
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0

@@ -4,7 +4,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
-from perfwatch.triage.moving.library_loops import library_loop
 from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.progress import LATELY_SECONDS
@@ -88,9 +87,10 @@ def _sleeps_for_days(case: Case, end: End) -> bool:
 
 def _turns_in_python(case: Case, end: End) -> bool:
     """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
-    if end.kind == "native" and library_loop(case.history, end.node):
+    loop = loop_of(case.history, end.node)
+    if end.kind == "native" and loop.library is not None:
         return True
-    if end.kind != "native" or not loop_of(case.history, end.node).may_turn_for_ever:
+    if end.kind != "native" or not loop.may_turn_for_ever:
         return end.kind == "python"
     return len(profile(case.history, end.node.pid, end.node.tid, seconds=LOOP_SECONDS).lines()) > 1
 
