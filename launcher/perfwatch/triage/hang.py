@@ -14,7 +14,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.waits.unseen_helpers import unseen_helper
-from perfwatch.triage.words.frames import is_named, show
+from perfwatch.triage.words.frames import is_named, is_user, show
 from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame
 
@@ -213,6 +213,8 @@ def who(chain: Chain) -> str:
 
 def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
     """The finding with the frame of the loop as its culprit, if the samples stand in functions that the loop calls."""
+    if frame is not None and not is_user(frame):
+        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(frame)}")
     if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
         return found
     culprits = tuple(

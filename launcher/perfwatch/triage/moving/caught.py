@@ -2,8 +2,6 @@
 
 import re
 
-import msgspec
-
 from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
@@ -173,10 +171,6 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
         next=look_at(chain.end.node.frame),
     )
-    if loop.library is not None:
-        return msgspec.structs.replace(
-            found, summary=f"{found.summary}; a loop of a library turns on, {show(loop.library)}"
-        )
     return with_loop(found, chain.end.node, loop.frame)
 
 

@@ -16,7 +16,7 @@ from perfwatch.triage.moving.motion import stacks_of, whole
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
-from perfwatch.triage.words.frames import own_frames, user_frame, user_frames
+from perfwatch.triage.words.frames import is_user, own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
 LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
@@ -44,7 +44,7 @@ LOOKS = r.FILE_TESTS | frozenset(
 
 @dataclass(frozen=True)
 class Loop:
-    """The innermost loop that a thread stays in."""
+    """The innermost loop that a thread stays in. UNREAD without a frame if none is known."""
 
     ends: Ends = Ends.UNREAD
     kinds: tuple[str, ...] = ()  # of the loops around it in its function, innermost first: "for" or "while"
@@ -52,15 +52,17 @@ class Loop:
     tests_only: bool = False  # a turn does nothing but test the condition
     frame: r.Frame | None = None
     lines: int = 0  # of the loop, at which the thread was seen
-    library: r.Frame | None = (
-        None  # a line of a library's ``while`` loop below the one line of the program that called it
-    )
     expression: bool = False  # ONE_CALL: of a regular expression, which holds the GIL
 
     @property
     def may_turn_for_ever(self) -> bool:
         """True if it, or a loop around it, turns until a condition is true."""
         return "while" in self.kinds
+
+    @property
+    def library(self) -> r.Frame | None:
+        """Its frame if the loop is in a function of a library that the program called: a search that may find nothing."""
+        return None if self.frame is None or is_user(self.frame) else self.frame
 
     @property
     def counts(self) -> bool:
@@ -74,7 +76,7 @@ def loop_of(history: History, node: Node) -> Loop:
 
 
 def _loop_of(history: History, node: Node) -> Loop:
-    loop = replace(_by_text(history, node), library=_in_a_library(history, node))
+    loop = _by_text(history, node)
     return _in_one_call(history, node, loop) or loop
 
 
@@ -85,6 +87,8 @@ def _by_text(history: History, node: Node) -> Loop:
         if not known:
             continue
         line, frame = max(known, key=lambda one: len(one[0].loops))
+        if not is_user(frame) and (len(lines) < FEW_LINES or "while" not in line.loops):
+            continue  # one long call of a library
         kinds, ends = line.loops, Ends.COUNTS
         if kinds[0] == "while":
             if comes_nearer(history, node, lines):
@@ -123,35 +127,15 @@ def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
         gives=False,
         tests_only=False,
         lines=1,
-        frame=loop.frame or inner,
         expression=matches and keeps_gil,
     )
 
 
-def _in_a_library(history: History, node: Node) -> r.Frame | None:
-    """A line of a ``while`` loop of a library function that the program called, if that stays and was seen at several lines.
-
-    It looks like one long native call, for the program's own line never changes: a search or a sampling that may find nothing.
-    """
-    stacks = stacks_of(history, node.pid, node.tid, LOOP_SECONDS)
-    called = [(frame, seen.reading.samples) for seen in stacks if (frame := _called(seen.reading)) is not None]
-    if not called:
-        return None
-    name = (called[-1][0].function, called[-1][0].file)
-    alike = [(frame, samples) for frame, samples in called if (frame.function, frame.file) == name]
-    lines = {frame.line: frame for frame, _ in alike}
-    stays = sum(samples for _, samples in alike) >= STAYS_SHARE * sum(seen.reading.samples for seen in stacks)
-    if not stays or len(lines) < FEW_LINES:
-        return None
-    in_loop = (one for one in reversed(lines.values()) if (line := line_of(history, one)) and "while" in line.loops)
-    return next(in_loop, None)
-
-
-def _called(stack: r.Stack) -> r.Frame | None:
-    """The library's function that the program's own line called: the outermost below it."""
+def _with_called(stack: r.Stack) -> tuple[r.Frame, ...]:
+    """The program's own frames, outermost first, and the library's function that the innermost one called."""
     own, frames = user_frame(stack), own_frames(stack)
     depth = frames.index(own) if own in frames else 0
-    return frames[depth - 1] if depth > 0 else None
+    return (*user_frames(stack)[::-1], *frames[max(depth - 1, 0) : depth])
 
 
 def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:
@@ -160,7 +144,7 @@ def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:
     The frame of a generator comes and goes with each item, but it is the same one: its caller's loop ends when its own does.
     """
     stacks = [
-        (user_frames(seen.reading)[::-1], seen.reading.samples)
+        (_with_called(seen.reading), seen.reading.samples)
         for seen in whole(stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
     ]
     total = sum(weight for _, weight in stacks)
