@@ -1,4 +1,4 @@
-"""Every number of the wait graph, with where it comes from.
+"""Every number of the wait graph, with where it comes from; those about loops stand in ``moving/loops.py``.
 
 Shares are of a core. "Measured" means on the recorded cases and on the drills of this repository.
 """

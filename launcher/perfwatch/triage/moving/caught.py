@@ -47,7 +47,6 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     """It runs in training code, and never comes out of one loop there."""
     steps = case.progress[chain.start.pid].steps
     counted = steps is not None and steps.ago_seconds is not None and steps.longest_seconds is not None
-    silent, runs = within.seconds, chain.start.motion.run_share or 0.0
     known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
     fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
@@ -57,6 +56,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     if within.called == UPDATE and not within.usual_seconds:
         sure = UNTESTED
     enough = within.read and within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES)
+    stays, sampled = f"stays in one loop of one {within.called}", f"{within.samples} samples, all of that loop"
     found = hung(
         case,
         cause.name,
@@ -64,23 +64,8 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
         owner=cause.owner,
         summary=f"{who(chain)} does not come out of its loop, within one {within.called}",
         patience=patience,
-        silent=silent,
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {chain.start.pid}",
-                f"stays in one loop of one {within.called}",
-                f"{within.samples} samples, all of that loop",
-                "other parts of a step in between",
-            ),
-            case.saw(
-                "schedstat",
-                f"pid {chain.start.pid}",
-                "is served by its card" if at_work(case, chain.end) else "waits for nobody",
-                f"{runs:.0%} of a core",
-                "the same, and steps come",
-            ),
-        ),
+        silent=within.seconds,
+        evidence=_stays(case, chain, stays, sampled, "other parts of a step in between", "steps"),
         ceiling=sure if enough else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
@@ -90,12 +75,24 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     return with_loop(found, chain.start, within.frame)
 
 
+def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, come: str) -> tuple[Evidence, Evidence]:
+    """What shows that a running thread stays in its loop; ``come``: what would come in a run that goes on."""
+    pid = f"pid {chain.start.pid}"
+    served = "is served by its card" if at_work(case, chain.end) else "waits for nobody"
+    runs = f"{chain.start.motion.run_share or 0.0:.0%} of a core"
+    return (
+        case.saw("stack", pid, stays, sampled, expected),
+        case.saw("schedstat", pid, served, runs, f"the same, and {come} come"),
+    )
+
+
 def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
     """It makes forward passes in one loop that waits for a condition, for longer than an evaluation is given."""
     steps, before = case.progress[chain.start.pid].steps, loop.usual_seconds
     ended = "it ends" if before is None else f"out of it within {before:.0f} s, when it was there before"
     sure = before is not None and loop.samples >= MANY_OF_A_FETCH
     updates = "backward" if steps is None else f"backward after step {steps.count}"
+    sampled = f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}"
     return hung(
         case,
         cause.name,
@@ -104,22 +101,7 @@ def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
         summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {loop.seconds:.0f} s",
         patience=loop.told_seconds,
         silent=loop.seconds,
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {chain.start.pid}",
-                f"stays in its while loop at {show(loop.frame)}",
-                f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}",
-                ended,
-            ),
-            case.saw(
-                "schedstat",
-                f"pid {chain.start.pid}",
-                "waits for nobody",
-                f"{chain.start.motion.run_share or 0.0:.0%} of a core",
-                "the same, and updates come",
-            ),
-        ),
+        evidence=_stays(case, chain, f"stays in its while loop at {show(loop.frame)}", sampled, ended, "updates"),
         ceiling=UNENDED if sure else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="time alone: no evaluation was seen to take so long"),
@@ -175,13 +157,13 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
 
 
 def trains_around(history: History, node: Node) -> bool:
-    """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
+    """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
     source = source_of(history, node)
     return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
 
 
 def descends(history: History, node: Node) -> bool:
-    """Whether a line of its loop makes an update by itself, in a run that was never seen at torch's own.
+    """True if a line of its loop makes an update by itself, in a run that was never seen at torch's own.
 
     It may be training, or a search that does not converge.
     """
@@ -193,7 +175,7 @@ def descends(history: History, node: Node) -> bool:
 
 
 def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
-    """What shows that a running thread gets nowhere: no training code among its samples, no io of its own."""
+    """What shows that a running thread makes no progress: no training code among its samples, no I/O of its own."""
     seen = profile(case.history, node.pid, node.tid, seconds=LOOP_SECONDS)
     stays = case.saw(
         "stack",
@@ -209,5 +191,5 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
 
 
 def computes_on_card(case: Case, pid: int) -> bool:
-    """Whether the card of a rank, its own for all that is known, has work all the time: what is computed there may take long."""
+    """True if a card of the process has work all the time: what is computed there may take long."""
     return any(card.kind == "work" for card in regimes(case.history, pid))

@@ -91,7 +91,7 @@ def _by_text(history: History, node: Node) -> Loop:
             continue  # one long call of a library
         kinds, ends = line.loops, Ends.COUNTS
         if kinds[0] == "while":
-            if comes_nearer(history, node, lines):
+            if _comes_nearer(history, node, lines):
                 kinds = ("for", *kinds[1:])
             elif not asked and _returns(history, node, frame):
                 left = left if left.kinds else Loop(Ends.COUNTS, ("for",), True, False, frame, len(lines))
@@ -106,7 +106,7 @@ def _by_text(history: History, node: Node) -> Loop:
 
 
 def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
-    """Not None if nearly all of many samples show one stack, at a line that calls plain Python's own C: one call does not return."""
+    """The loop, marked as ONE_CALL, if nearly all samples show one stack at a line that calls plain Python's own C; else None."""
     seen = [one.reading for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.reading.frames]
     total = sum(one.samples for one in seen)
     if total < ONE_CALL_SAMPLES or node.stack is None:
@@ -173,8 +173,8 @@ def _asks(history: History, frame: r.Frame) -> bool:
     return line is not None and line.text.lstrip().startswith("for ")
 
 
-def comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
-    """Whether, since it last trained, a thread was met where a ``while`` loop is brought on; ``lines`` of its function, as seen."""
+def _comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
+    """True if samples show that a ``while`` loop comes nearer to its end; ``lines``: of its function, at which the thread was seen."""
     known = [source for line in lines if (source := line_of(history, line)) is not None]
     fills = [source for source in known if source.fills]
     if any("sleep" in names(source.loop_calls) for source in fills) or (fills and _grows(history, node.pid)):
@@ -184,27 +184,25 @@ def comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
 
 
 def _returns(history: History, node: Node, frame: r.Frame) -> bool:
-    """Whether, since it last trained, a thread has come out of the function of this frame again and again."""
-    inside = [bool(_within(stack, frame)) for stack in _lately(history, node)]
-    return (
-        sum(now and not before for now, before in pairwise(inside)) >= RETURNS
-    )  # newest first: it was out, and is in again
+    """True if a thread has returned from the function of this frame again and again since it last trained."""
+    inside = [bool(_within(stack, frame)) for stack in _lately(history, node)]  # newest first
+    return sum(now and not before for now, before in pairwise(inside)) >= RETURNS
 
 
 def _lately(history: History, node: Node) -> Iterator[r.Stack]:
-    """What the thread was seen in since it last trained, newest first."""
+    """The stacks of a thread since it last trained, newest first."""
     series = history.series(r.Stack, node.pid, node.tid, seconds=PROGRESS_SECONDS)
     trained = max((at for at, one in enumerate(series) if at_training(one.reading)), default=-1)
     yield from (one.reading for one in reversed(whole(series[trained + 1 :])) if one.reading.frames)
 
 
 def _within(stack: r.Stack, frame: r.Frame) -> list[r.Frame]:
-    """Where a stack stands in that function."""
+    """The frames of a stack that are of that function."""
     return [one for one in user_frames(stack) if (one.function, one.file) == (frame.function, frame.file)]
 
 
 def _grows(history: History, pid: int) -> bool:
-    """Whether the memory of a process grows all the while, and not at one moment."""
+    """True if the memory of a process grows all the time, not at one moment."""
     seen = history.series(r.ProcessUsage, pid, seconds=GROWING_SECONDS)
     if len(seen) <= PARTS or seen[-1].at - seen[0].at < GROWING_SECONDS / 2:
         return False

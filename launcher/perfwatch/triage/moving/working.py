@@ -111,7 +111,7 @@ def moves_data(case: Case, node: Node) -> bool:
 
 
 def releases_gil(history: History, node: Node) -> bool:
-    """Whether a running thread was seen without the GIL half of the time: it computes, in torch or elsewhere, and does not only run Python.
+    """True if a thread was seen without the GIL half of the time: it computes in native code and does not only run Python.
 
     Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
     """
