@@ -107,7 +107,8 @@ def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None], watc
 
 def moves_data(case: Case, node: Node) -> bool:
     """True if a thread reads or writes so much itself that its loop is one over data, which come to an end."""
-    return data_of(case, node.pid, [node.tid]) >= MOVING_BYTES
+    rate = case.history.rate(Thread, node.pid, node.tid, of=chars_of, seconds=LOOP_SECONDS)
+    return rate is not None and rate >= MOVING_BYTES
 
 
 def releases_gil(history: History, node: Node) -> bool:
