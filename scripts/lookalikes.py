@@ -80,7 +80,7 @@ def verdict_on(row: Row) -> str:
         return "broken"
     if row.state == row.expected_state or (row.expected_state == "busy" and row.state in NOT_HUNG):
         return "right"
-    if row.state == "inconclusive":
+    if row.state in ("inconclusive", "gone"):  # it went on before a verdict was due
         return "abstained"
     return "false hung" if row.state == "hung" else "missed" if row.expected_state == "hung" else "wrong"
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
@@ -12,8 +14,9 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.sending import sends, untaken
 from perfwatch.triage.waits.unseen_helpers import unseen_helper
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.words.frames import is_named, is_user, show
 from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
+from perfwatch_probes.readings import Frame
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
@@ -206,3 +209,23 @@ def who(chain: Chain) -> str:
         return f"{rank}child process {node.pid}{at}"
     thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
     return f"{rank}{thread} of pid {node.pid}{at}"
+
+
+def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
+    """The finding with the frame of the loop as its culprit, if the samples stand in functions that the loop calls."""
+    if frame is not None and not is_user(frame):
+        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(frame)}")
+    if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
+        return found
+    culprits = tuple(
+        msgspec.structs.replace(one, frame=show(frame)) if one.frame == show(node.frame) else one
+        for one in found.culprits
+    )
+    return msgspec.structs.replace(
+        found, culprits=culprits, summary=f"{found.summary}; the loop at {show(frame)} turns on", next=look_at(frame)
+    )
+
+
+def look_at(frame: Frame | None) -> tuple[str, ...]:
+    """The next step for a thread in a loop."""
+    return (f"look at {show(frame)}: what would end that loop?",)

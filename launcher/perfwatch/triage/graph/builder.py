@@ -2,7 +2,6 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
-from perfwatch.triage.graph.loops import Loop, loop_of
 from perfwatch.triage.graph.model import (
     Activity,
     Basis,
@@ -26,6 +25,7 @@ from perfwatch.triage.graph.thresholds import (
     STIRS_SHARE,
 )
 from perfwatch.triage.moving.arriving import received, waited_on
+from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.working import data_of, spin_for_cards

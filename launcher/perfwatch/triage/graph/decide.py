@@ -9,7 +9,6 @@ from perfwatch.triage.graph.builder import NOT_SAMPLED, OTHER_END, OUTSIDE, Buil
 from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.loops import seconds_in_loop
 from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
@@ -26,6 +25,7 @@ from perfwatch.triage.graph.thresholds import (
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch_probes.readings import Stack, Thread
@@ -210,7 +210,8 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     start, node, fate = built.graph.tasks[key], built.node(key), built.graph.fates[key]
     steps = case.progress[pid].steps
     if start.ends is not None and start.activity is Activity.RUNS:
-        found = max(since_training(case, case.job.members[pid]), seconds_in_loop(case, node, built.loops[key]))
+        within = turns_within(case.history, node.pid, node.tid)
+        found = max(since_training(case, case.job.members[pid]), within.seconds if within is not None else 0.0)
         silent = Silence(found, Source.OBSERVED)
     else:
         silent = along(

@@ -1,4 +1,4 @@
-"""Every number of the wait graph, with where it comes from.
+"""Every number of the wait graph, with where it comes from; those about loops stand in ``moving/loops.py``.
 
 Shares are of a core. "Measured" means on the recorded cases and on the drills of this repository.
 """
@@ -21,13 +21,6 @@ POLLING_SECONDS = 4.0  # a thread that sleeps for less, again and again, polls
 DEADLINE_SECONDS = 8.0  # torch's loader polls every 5 s; a longer timeout was chosen by the program
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 RATIONED_SECONDS = 5.0  # a process that was stopped and continued before is given so long
-
-# Loops
-LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
-STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays
-GENERATOR_SHARE = 0.5  # of the samples, for a generator: else the body of the loop over it takes the time
-ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95  # measured: 3 % of nonblocking samples are torn
-GIL_SAMPLES = 3
 
 # Silence, in seconds of silence before a wait is called hung (SETTLED and OPEN are in ``decide``)
 ROUNDING_SECONDS = 0.05

@@ -1,35 +1,32 @@
 """A training thread that is caught in a loop: of one module's forward, of one batch's fetch, around passes, or outside of training."""
 
-import msgspec
+import re
 
-from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, who
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import hung, look_at, who, with_loop
+from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.library_loops import library_loop
-from perfwatch.triage.moving.loops import (
-    COUNTED_LOOP,
-    blamed,
-    computes_on_card,
-    descends,
-    gets_nowhere,
-    moves_data,
-    only_tests,
-    releases_gil,
-    trains_around,
-    turning,
-)
+from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
+from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.unleft import Unleft
 from perfwatch.triage.moving.within import FETCH, UPDATE, Within
+from perfwatch.triage.moving.working import moves_data, releases_gil
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
+from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import End
-from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Outcome
+from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.polling import source_of
+from perfwatch.triage.words.code import TRAINS, line_of, names
+from perfwatch.triage.words.frames import show, user_frames
+from perfwatch.verdict import Alternative, Evidence, Outcome
 
+# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
+DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
@@ -50,16 +47,16 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     """It runs in training code, and never comes out of one loop there."""
     steps = case.progress[chain.start.pid].steps
     counted = steps is not None and steps.ago_seconds is not None and steps.longest_seconds is not None
-    silent, runs = within.seconds, chain.start.motion.run_share or 0.0
     known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
     fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
-    takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
-    patience = max(temporal(case) * (COUNTED_LOOP if takes_its_time else 1.0), within.usual_seconds)
+    takes_its_time = fetches or moves_data(case, chain.start) or (computes and not known)
+    patience = max(temporal(case) * (COUNTS_TIMES if takes_its_time else 1.0), within.usual_seconds)
     sure = COUNTED if counted else GUESSED
     if within.called == UPDATE and not within.usual_seconds:
         sure = UNTESTED
     enough = within.read and within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES)
+    stays, sampled = f"stays in one loop of one {within.called}", f"{within.samples} samples, all of that loop"
     found = hung(
         case,
         cause.name,
@@ -67,30 +64,26 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
         owner=cause.owner,
         summary=f"{who(chain)} does not come out of its loop, within one {within.called}",
         patience=patience,
-        silent=silent,
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {chain.start.pid}",
-                f"stays in one loop of one {within.called}",
-                f"{within.samples} samples, all of that loop",
-                "other parts of a step in between",
-            ),
-            case.saw(
-                "schedstat",
-                f"pid {chain.start.pid}",
-                "is served by its card" if at_work(case, chain.end) else "waits for nobody",
-                f"{runs:.0%} of a core",
-                "the same, and steps come",
-            ),
-        ),
+        silent=within.seconds,
+        evidence=_stays(case, chain, stays, sampled, "other parts of a step in between", "steps"),
         ceiling=sure if enough else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
         ),
-        next=(f"look at {show(within.frame)}: what would end that loop?",),
+        next=look_at(within.frame),
     )
-    return blamed(case.history, chain.start, found, within.frame)
+    return with_loop(found, chain.start, within.frame)
+
+
+def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, come: str) -> tuple[Evidence, Evidence]:
+    """What shows that a running thread stays in its loop; ``come``: what would come in a run that goes on."""
+    pid = f"pid {chain.start.pid}"
+    served = "is served by its card" if at_work(case, chain.end) else "waits for nobody"
+    runs = f"{chain.start.motion.run_share or 0.0:.0%} of a core"
+    return (
+        case.saw("stack", pid, stays, sampled, expected),
+        case.saw("schedstat", pid, served, runs, f"the same, and {come} come"),
+    )
 
 
 def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
@@ -99,6 +92,7 @@ def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
     ended = "it ends" if before is None else f"out of it within {before:.0f} s, when it was there before"
     sure = before is not None and loop.samples >= MANY_OF_A_FETCH
     updates = "backward" if steps is None else f"backward after step {steps.count}"
+    sampled = f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}"
     return hung(
         case,
         cause.name,
@@ -107,50 +101,34 @@ def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
         summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {loop.seconds:.0f} s",
         patience=loop.told_seconds,
         silent=loop.seconds,
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {chain.start.pid}",
-                f"stays in its while loop at {show(loop.frame)}",
-                f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}",
-                ended,
-            ),
-            case.saw(
-                "schedstat",
-                f"pid {chain.start.pid}",
-                "waits for nobody",
-                f"{chain.start.motion.run_share or 0.0:.0%} of a core",
-                "the same, and updates come",
-            ),
-        ),
+        evidence=_stays(case, chain, f"stays in its while loop at {show(loop.frame)}", sampled, ended, "updates"),
         ceiling=UNENDED if sure else ONE_SOURCE,
         alternatives=(
             Alternative(cause="evaluating", refuted_by="time alone: no evaluation was seen to take so long"),
         ),
-        next=(f"look at {show(loop.frame)}: what would end that loop?",),
+        next=look_at(loop.frame),
     )
 
 
 def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Outcome:
     """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
     rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
-    loops = turning(case.history, chain.end.node)
-    over_data, waits = moves_data(case.history, chain.end.node), "while" in loops
+    loop = loop_of(case.history, chain.end.node)
+    over_data, waits = moves_data(case, chain.end.node), loop.may_turn_for_ever
     if over_data and not waits:
         return None  # data come to an end
-    told = bool(loops) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
+    told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
     computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
     rounds = goes_through_rounds(case, rank)
-    library = library_loop(case.history, chain.end.node)
     counts = (
         over_data
         or computes
         or rounds
-        or library is not None
+        or loop.library is not None
         or (told and not waits)
         or case.awaited_at_start(chain.start.pid)
     )
-    patience = temporal(case) * (COUNTED_LOOP if counts else 1.0)
+    patience = temporal(case) * (COUNTS_TIMES if counts else 1.0)
     lasts = lull(case, rank, watched, patience)
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
     if counts and silent < patience and not (waits and (computes or rounds)):
@@ -160,7 +138,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         return None
     by_hand = descends(case.history, node)
     sure = UNSURE if prepares(case, rank) else ROUNDS if rounds or by_hand else GUESSED
-    if waits and not (over_data or computes or rounds or by_hand or only_tests(case.history, node)):
+    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only):
         sure = INFERRED
     found = hung(
         case,
@@ -173,8 +151,45 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
         ceiling=min(lasts.ceiling, sure),
         alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
-        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+        next=look_at(chain.end.node.frame),
     )
-    if library is not None:
-        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(library)}")
-    return blamed(case.history, chain.end.node, found)
+    return with_loop(found, chain.end.node, loop.frame)
+
+
+def trains_around(history: History, node: Node) -> bool:
+    """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
+    source = source_of(history, node)
+    return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
+
+
+def descends(history: History, node: Node) -> bool:
+    """True if a line of its loop makes an update by itself, in a run that was never seen at torch's own.
+
+    It may be training, or a search that does not converge.
+    """
+    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
+        return False
+    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
+    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
+    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
+
+
+def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
+    """What shows that a running thread makes no progress: no training code among its samples, no I/O of its own."""
+    seen = profile(case.history, node.pid, node.tid, seconds=LOOP_SECONDS)
+    stays = case.saw(
+        "stack",
+        f"pid {node.pid}",
+        "stays in the program's own code",
+        f"{seen.samples} samples below {show(node.frame)}, none in training code",
+        "backward and optimizer in each step",
+    )
+    if node.motion.io_calls != 0:
+        return (stays,)
+    entity = f"pid {node.pid} thread {node.tid}"
+    return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
+
+
+def computes_on_card(case: Case, pid: int) -> bool:
+    """True if a card of the process has work all the time: what is computed there may take long."""
+    return any(card.kind == "work" for card in regimes(case.history, pid))

@@ -1,224 +1,206 @@
-"""Which loop of the program a running thread turns in: one that counts (``for``) or one that waits for a condition (``while``).
+"""The loop that a thread is in: how it ends, and whether a turn of it hands something to other tasks.
 
-Over many samples the outer frames of a thread stay the same and the inner ones change. The innermost frame that stays is
-the one whose loop turns, or whose caller's does.
+Over many samples the outer frames of a thread stay the same and the inner ones change. The innermost frame that stays has the loop,
+or one of its callers does. By its text a ``while`` loop may never end, but samples can show that it comes nearer to its end: the
+thread is met in the branch that takes one more, the memory of the process grows, or the function returns again and again.
 """
 
-import re
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-import msgspec
-
-from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.case import Case
+from perfwatch.triage.graph.model import Ends
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import stacks_of, was_at
-from perfwatch.triage.moving.nearing import comes_nearer, comes_out, whole
-from perfwatch.triage.moving.working import MOVING_BYTES, chars_of
-from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.moving.motion import stacks_of, whole
+from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.waits.polling import source_of
-from perfwatch.triage.words.code import line_of, matches_expressions, names
-from perfwatch.triage.words.frames import is_named, show, user_frames
-from perfwatch.verdict import Evidence, Finding
+from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
+from perfwatch.triage.words.frames import is_user, own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
-STAYS_SHARE = 0.9  # of the samples; a nonblocking sample tears in about 3 %
-GENERATOR_SHARE = 0.5  # of the samples: else the loop's body takes the time, and what it is given is another matter
-SECONDS = 30.0
-OWNED_LOOKS, MANY_SAMPLES, ALIKE_SHARE = 3, 100, 0.95  # a nonblocking sample tears in about 3 %
-MANY_OF_A_LOOP, ALIKE_IN_A_LOOP = 300, 0.99  # where it stands in a loop that does other things as well
-TRAINS = frozenset({"backward", "step"})
-# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
-DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
-COUNTED_LOOP = 5.0  # times the patience, for what is not known to turn until a condition comes true: it reaches its end
+LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
+STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays; 3 % of nonblocking samples are torn
+GENERATOR_SHARE = 0.5  # of the samples, for a generator: else the body of the loop over it takes the time
+ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95
+GIL_SAMPLES = 3
+PROGRESS_SECONDS = (
+    120.0  # a branch that takes a hundredth of the time shows in one of 500 samples, half a minute of them, or in none
+)
+FEW_LINES = 3  # of a library's loop: a call that returns was seen at each of them
+RETURNS = 2  # seen to have returned: once may be a torn stack
+GROWING_SECONDS, PARTS = 20.0, 4  # memory that grows in each of these has grown for the loop, and not for one call
+GROWN_BYTES = 64 * 1024  # in each part; measured on a replay memory in plain Python: 3 MB a second
+
+GIVES = r.GIVING | frozenset(
+    "send send_bytes sendall set_result set_exception write append appendleft clear submit result recv recv_bytes".split()
+)
+# Calls in the condition of a loop that only look; any other one may be a step of what the loop computes.
+LOOKS = r.FILE_TESTS | frozenset(
+    "is_set is_alive is_active empty full qsize done ready running locked poll exitcode item any all len sleep time monotonic"
+    " perf_counter".split()
+)
 
 
-def trains_around(history: History, node: Node) -> bool:
-    """Whether the line is one of the loop that trains, or a collection: a long call returns, and a brief step escapes us."""
-    source = source_of(history, node)
-    return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
+@dataclass(frozen=True)
+class Loop:
+    """The innermost loop that a thread stays in. UNREAD without a frame if none is known."""
+
+    ends: Ends = Ends.UNREAD
+    kinds: tuple[str, ...] = ()  # of the loops around it in its function, innermost first: "for" or "while"
+    gives: bool = True  # a turn hands something to other tasks, or may
+    tests_only: bool = False  # a turn does nothing but test the condition
+    frame: r.Frame | None = None
+    lines: int = 0  # of the loop, at which the thread was seen
+    expression: bool = False  # ONE_CALL: of a regular expression, which holds the GIL
+
+    @property
+    def may_turn_for_ever(self) -> bool:
+        """True if it, or a loop around it, turns until a condition is true."""
+        return "while" in self.kinds
+
+    @property
+    def library(self) -> r.Frame | None:
+        """Its frame if the loop is in a function of a library that the program called: a search that may find nothing."""
+        return None if self.frame is None or is_user(self.frame) else self.frame
+
+    @property
+    def counts(self) -> bool:
+        """True if it and all loops around it come to their end."""
+        return bool(self.kinds) and not self.may_turn_for_ever
 
 
-def descends(history: History, node: Node) -> bool:
-    """Whether a line of its loop makes an update by itself, in a run that was never seen at torch's own.
-
-    It may be training, or a search that does not converge.
-    """
-    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
-        return False
-    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS))
-    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
-    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
+def loop_of(history: History, node: Node) -> Loop:
+    """The innermost loop in the innermost frame that stays over the last samples."""
+    return history.once(("loop of", node.pid, node.tid), lambda: _loop_of(history, node))
 
 
-def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
-    """What shows that a running thread gets nowhere: no training code among its samples, no io of its own."""
-    seen = profile(case.history, node.pid, node.tid, seconds=SECONDS)
-    stays = case.saw(
-        "stack",
-        f"pid {node.pid}",
-        "stays in the program's own code",
-        f"{seen.samples} samples below {show(node.frame)}, none in training code",
-        "backward and optimizer in each step",
-    )
-    if node.motion.io_calls != 0:
-        return (stays,)
-    entity = f"pid {node.pid} thread {node.tid}"
-    return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
+def _loop_of(history: History, node: Node) -> Loop:
+    loop = _by_text(history, node)
+    return _in_one_call(history, node, loop) or loop
 
 
-def moves_data(history: History, node: Node) -> bool:
-    """Whether a running thread reads or writes so much itself that its loop is one over data, which come to an end."""
-    rate = history.rate(r.Thread, node.pid, node.tid, of=chars_of, seconds=SECONDS)
-    return rate is not None and rate >= MOVING_BYTES
-
-
-def computes_on_card(case: Case, pid: int) -> bool:
-    """Whether the card of a rank, its own for all that is known, has work all the time: what is computed there may take long."""
-    return any(card.kind == "work" for card in regimes(case.history, pid))
-
-
-def releases_gil(history: History, node: Node) -> bool:
-    """Whether a running thread was seen without the GIL half of the time: it computes, in torch or elsewhere, and does not only run Python.
-
-    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
-    """
-    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
-    return known.count(False) > 0 and known.count(False) >= known.count(True)
-
-
-def goes_through_data(history: History, node: Node) -> bool:
-    """Whether a running thread does so, and no loop is known that it turns in until a condition comes true."""
-    return moves_data(history, node) and may_end(history, node)
-
-
-def in_one_call(history: History, node: Node) -> bool:
-    """Whether a running thread stands in one call of a regular expression: every sample at that line, every dump saw it own the GIL.
-
-    Such a call may go wild and never return. A loop shows several of its lines, be it seldom; other calls that keep the GIL may
-    take their time.
-    """
-    source = source_of(history, node)
-    if source is None or not matches_expressions(source.calls):
-        return False
-    stacks = [seen.reading for seen in stacks_of(history, node.pid, node.tid, SECONDS)]
-    known = [stack.owns_gil for stack in stacks if stack.owns_gil is not None]
-    samples = sum(stack.samples for stack in stacks)
-    alike = Counter(stack.frames for stack in stacks for _ in range(stack.samples)).most_common(1)
-    many, share = (MANY_SAMPLES, ALIKE_SHARE) if not source.loops else (MANY_OF_A_LOOP, ALIKE_IN_A_LOOP)
-    if source.loops and (source.loop_lines is None or set(source.loop_calls) <= set(source.calls)):
-        return False  # nothing else is in that loop that could be seen
-    return len(known) >= OWNED_LOOKS and all(known) and samples >= many and alike[0][1] >= share * samples
-
-
-def may_end(history: History, node: Node) -> bool:
-    """Whether no loop is known that a running thread turns in until a condition comes true: a ``for``, or a library's long call."""
-    return "while" not in turning(history, node)
-
-
-def counts(history: History, node: Node) -> bool:
-    """Whether loops are known that a running thread turns in, and all of them come to their end: ``for`` loops."""
-    loops = turning(history, node)
-    return bool(loops) and "while" not in loops
-
-
-def turning(history: History, node: Node) -> tuple[str, ...]:
-    """Kinds of the loops, innermost first, in the innermost frame that stays and has any; () when not known.
-
-    A ``while`` that is seen to come nearer to its end is one that has an end.
-    """
-    return _turning(history, node)[0]
-
-
-def turning_at(history: History, node: Node) -> r.Frame | None:
-    """A line of that frame, in the innermost of the loops."""
-    return _turning(history, node)[1]
-
-
-def only_tests(history: History, node: Node) -> bool:
-    """Whether a running thread turns in a loop that changes nothing, so that only others can end it."""
-    source = line_of(history, _turning(history, node)[1])
-    return source is not None and source.only_tests
-
-
-def blamed(history: History, node: Node, found: Finding, loop: r.Frame | None = None) -> Finding:
-    """With the frame whose loop turns to blame, where samples stand in functions that it calls; ``loop``: where that is known."""
-    frame = loop or _turning(history, node)[1]
-    if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
-        return found
-    culprits = tuple(
-        msgspec.structs.replace(one, frame=show(frame)) if one.frame == show(node.frame) else one
-        for one in found.culprits
-    )
-    return msgspec.structs.replace(
-        found, culprits=culprits, summary=f"{found.summary}; the loop at {show(frame)} turns on", next=_look_at(frame)
-    )
-
-
-def _look_at(frame: r.Frame) -> tuple[str, ...]:
-    return (f"look at {show(frame)}: what would end that loop?",)
-
-
-def _turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
-    return history.once(("turning", node.pid, node.tid, node.role), lambda: _find_turning(history, node))
-
-
-def _find_turning(history: History, node: Node) -> tuple[tuple[str, ...], r.Frame | None]:
-    staying = _staying(history, node)
-    generator = _iterated(history, node, len(staying))
-    left: r.Frame | None = None
-    for lines in reversed([*staying, generator] if generator else staying):
-        known = [(source.loops, line) for line in lines if (source := line_of(history, line))]
-        loops, frame = max(known, key=lambda one: len(one[0]), default=((), None))
-        if loops[:1] == ("while",) and frame is not None and node.role == "rank":
-            if comes_nearer(history, node, lines):
-                return ("for", *loops[1:]), frame
-            if lines is not generator and comes_out(history, node, frame):
-                left = left or frame  # its loop ends each time: what calls it again?
+def _by_text(history: History, node: Node) -> Loop:
+    left = Loop()
+    for lines, asked in reversed(_staying(history, node)):
+        known = [(one, frame) for frame in lines if (one := line_of(history, frame)) is not None and one.loops]
+        if not known:
+            continue
+        line, frame = max(known, key=lambda one: len(one[0].loops))
+        if not is_user(frame) and (len(lines) < FEW_LINES or "while" not in line.loops):
+            continue  # one long call of a library
+        kinds, ends = line.loops, Ends.COUNTS
+        if kinds[0] == "while":
+            if _comes_nearer(history, node, lines):
+                kinds = ("for", *kinds[1:])
+            elif not asked and _returns(history, node, frame):
+                left = left if left.kinds else Loop(Ends.COUNTS, ("for",), True, False, frame, len(lines))
                 continue
-        if loops:
-            return loops, frame
-    return (("for",), left) if left else ((), None)
+            else:
+                ends = Ends.NEVER if line.endless else Ends.CONDITION
+                if line.only_tests and names(line.loop_calls) - LOOKS:
+                    ends = Ends.UNREAD
+        gives = bool(names(line.loop_calls) & GIVES or names(line.gives)) or line.calls_unnamed or line.hands_out
+        return Loop(ends, kinds, gives, line.only_tests, frame, len(lines))
+    return left
 
 
-def _iterated(history: History, node: Node, depth: int) -> list[r.Frame]:
-    """Lines of the generator that is gone through at the header of a ``for`` loop of the innermost frame that stays.
+def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
+    """The loop, if nearly all samples show one stack: ONE_CALL of a regular expression, which may not return; UNREAD of other C."""
+    seen = [one.reading for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.reading.frames]
+    total = sum(one.samples for one in seen)
+    if total < ONE_CALL_SAMPLES or node.stack is None:
+        return None
+    inner = node.stack.frames[0]
+    line = line_of(history, inner)
+    alike = sum(one.samples for one in seen if one.frames == node.stack.frames)
+    if alike < ONE_CALL_SHARE * total or (line is not None and line.loops and set(line.loop_calls) <= set(line.calls)):
+        return None  # nothing else is in that loop that could be seen: it may turn
+    owned = [one.owns_gil for one in seen if one.owns_gil is not None]
+    keeps_gil = len(owned) >= GIL_SAMPLES and all(owned)
+    known = [one for one in (line, line_of(history, user_frame(node.stack))) if one is not None]
+    matches = any(matches_expressions(one.calls) for one in known)
+    if not (matches or is_plain(history, inner) or (keeps_gil and (line is None or not line.loops))):
+        return None
+    unknown = not known and keeps_gil
+    ends = Ends.ONE_CALL if matches or unknown else Ends.UNREAD
+    return replace(loop, ends=ends, gives=False, tests_only=False, lines=1, expression=matches and keeps_gil)
 
-    Its frame comes and goes with each item, but it is the same one: the loop ends when the generator's own does.
+
+def _with_called(stack: r.Stack) -> tuple[r.Frame, ...]:
+    """The program's own frames, outermost first, and the library's function that the innermost one called."""
+    own, frames = user_frame(stack), own_frames(stack)
+    depth = frames.index(own) if own in frames else 0
+    return (*user_frames(stack)[::-1], *frames[max(depth - 1, 0) : depth])
+
+
+def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:
+    """The program's own frames that stay, outermost first: the lines that each was seen at, and True for a generator.
+
+    The frame of a generator comes and goes with each item, but it is the same one: its caller's loop ends when its own does.
     """
-    at: Counter[tuple[str, str]] = Counter()
-    lines: dict[tuple[str, str], list[r.Frame]] = {}
-    total = 0
-    for seen in whole(stacks_of(history, node.pid, node.tid, SECONDS)):
-        total += seen.reading.samples
-        frames = user_frames(seen.reading)[::-1]
-        header = line_of(history, frames[depth - 1]) if len(frames) > depth > 0 else None
-        if header is not None and header.text.lstrip().startswith("for "):
-            name = (frames[depth].function, frames[depth].file)
-            at[name] += seen.reading.samples
-            lines.setdefault(name, []).append(frames[depth])
-    name, samples = at.most_common(1)[0] if at else (("", ""), 0)
-    return list(dict.fromkeys(lines[name])) if samples > GENERATOR_SHARE * total else []
-
-
-def _staying(history: History, node: Node) -> list[list[r.Frame]]:
-    """The program's own frames that stay, outermost first; of each, the lines that it was seen at."""
     stacks = [
-        (user_frames(seen.reading)[::-1], seen.reading.samples)
-        for seen in whole(stacks_of(history, node.pid, node.tid, SECONDS))
+        (_with_called(seen.reading), seen.reading.samples)
+        for seen in whole(stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
     ]
     total = sum(weight for _, weight in stacks)
-    found: list[list[r.Frame]] = []
+    found: list[tuple[list[r.Frame], bool]] = []
     while total:
         depth = len(found)
         at: Counter[tuple[str, str]] = Counter()
         for frames, weight in stacks:
             if len(frames) > depth:
                 at[frames[depth].function, frames[depth].file] += weight
-        if not at or at.most_common(1)[0][1] < STAYS_SHARE * total:
+        if not at:
             break
-        name = at.most_common(1)[0][0]
+        name, weight = at.most_common(1)[0]
+        asks = sum(n for frames, n in stacks if depth and len(frames) == depth and _asks(history, frames[-1]))
+        if weight + asks < STAYS_SHARE * total or weight < GENERATOR_SHARE * total:
+            break
+        total -= asks
         stacks = [one for one in stacks if len(one[0]) > depth and (one[0][depth].function, one[0][depth].file) == name]
-        found.append(list(dict.fromkeys(frames[depth] for frames, _ in stacks)))
+        found.append((list(dict.fromkeys(frames[depth] for frames, _ in stacks)), asks > 0))
     return found
+
+
+def _asks(history: History, frame: r.Frame) -> bool:
+    """True if a line is the head of a ``for`` loop, which asks a generator for its next item."""
+    line = line_of(history, frame)
+    return line is not None and line.text.lstrip().startswith("for ")
+
+
+def _comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
+    """True if samples show that a ``while`` loop comes nearer to its end; ``lines``: of its function, at which the thread was seen."""
+    known = [source for line in lines if (source := line_of(history, line)) is not None]
+    fills = [source for source in known if source.fills]
+    if any("sleep" in names(source.loop_calls) for source in fills) or (fills and _grows(history, node.pid)):
+        return True
+    found = (line_of(history, one) for stack in _lately(history, node) for one in _within(stack, lines[0]))
+    return any(source is not None and source.nears_its_end for source in found)
+
+
+def _returns(history: History, node: Node, frame: r.Frame) -> bool:
+    """True if a thread has returned from the function of this frame again and again since it last trained."""
+    inside = [bool(_within(stack, frame)) for stack in _lately(history, node)]  # newest first
+    return sum(now and not before for now, before in pairwise(inside)) >= RETURNS
+
+
+def _lately(history: History, node: Node) -> Iterator[r.Stack]:
+    """The stacks of a thread since it last trained, newest first."""
+    series = history.series(r.Stack, node.pid, node.tid, seconds=PROGRESS_SECONDS)
+    trained = max((at for at, one in enumerate(series) if at_training(one.reading)), default=-1)
+    yield from (one.reading for one in reversed(whole(series[trained + 1 :])) if one.reading.frames)
+
+
+def _within(stack: r.Stack, frame: r.Frame) -> list[r.Frame]:
+    """The frames of a stack that are of that function."""
+    return [one for one in user_frames(stack) if (one.function, one.file) == (frame.function, frame.file)]
+
+
+def _grows(history: History, pid: int) -> bool:
+    """True if the memory of a process grows all the time, not at one moment."""
+    seen = history.series(r.ProcessUsage, pid, seconds=GROWING_SECONDS)
+    if len(seen) <= PARTS or seen[-1].at - seen[0].at < GROWING_SECONDS / 2:
+        return False
+    sizes = [seen[(len(seen) - 1) * part // PARTS].reading.resident_bytes for part in range(PARTS + 1)]
+    return all(later - earlier >= GROWN_BYTES for earlier, later in pairwise(sizes))

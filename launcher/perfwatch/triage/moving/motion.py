@@ -28,6 +28,7 @@ BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three 
 BURST_TIMES = 3.0  # the usual
 BURSTS = 2  # one may be a cold cache, or a crowded machine
 LULLS = 3.0  # times the longest lull: a longer one is something else
+WHOLE_SHARE = 0.5  # of the samples; measured: a nonblocking sample within a generator tears in one of three
 TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
 
 
@@ -91,6 +92,21 @@ def stacks_of(history: History, pid: int, tid: int, seconds: float = WINDOW_SECO
     if recent:
         return recent
     return [seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames][-1:]
+
+
+def whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
+    """Those that reach down to where the thread began: a torn one may end anywhere. All of them, where most begin differently."""
+    begun = Counter[tuple[str, str]]()
+    for one in stacks:
+        begun[_outermost(one.reading)] += one.reading.samples
+    first, samples = begun.most_common(1)[0] if begun else (("", ""), 0)
+    if samples < WHOLE_SHARE * sum(begun.values()):
+        return stacks
+    return [one for one in stacks if _outermost(one.reading) == first]
+
+
+def _outermost(stack: r.Stack) -> tuple[str, str]:
+    return (stack.frames[-1].function, stack.frames[-1].file) if stack.frames else ("", "")
 
 
 def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Seen[r.Stack] | None:

@@ -6,18 +6,18 @@ that were seen to end took so long.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.loops import COUNTED_LOOP, TRAINS, turning, turning_at
-from perfwatch.triage.moving.nearing import comes_nearer
-from perfwatch.triage.moving.within import begun_alike, inside_of, stays
+from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.motion import whole
+from perfwatch.triage.moving.within import inside_of, stays
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, own_frames, tags
 from perfwatch_probes import readings as r
 
@@ -55,17 +55,18 @@ def unleft(case: Case, rank: Member) -> Unleft | None:
 
 def _unleft(case: Case, rank: Member) -> Unleft | None:
     history, node = case.history, case.chains[rank.pid].start
-    loops, at = turning(history, node), turning_at(history, node)
+    loop = loop_of(history, node)
+    loops, at = loop.kinds, loop.frame
     line = line_of(history, at)
     if loops[:1] != ("while",) or at is None or line is None or not is_user(at) or _is_given(line):
         return None
     series = [seen for seen in history.series(r.Stack, node.pid, node.tid) if seen.reading.frames]
-    stacks = begun_alike(series)
+    stacks = whole(series)
     frames = own_frames(stacks[-1].reading) if stacks else ()
     depth = next((n for n, one in enumerate(frames) if (one.function, one.file) == (at.function, at.file)), None)
     if depth is None or inside_of(history, frames[depth:]) is not None:
         return None
-    times = stays(history, stacks, frames[depth:], _in_loop(line.loops))
+    times = stays(history, stacks, frames[depth:], line.loops)
     now = times[-1] if times else None
     if now is None or now.loop is None:
         return None
@@ -74,20 +75,19 @@ def _unleft(case: Case, rank: Member) -> Unleft | None:
     passes = sum(one.reading.samples for one in since if "forward" in tags(one.reading))
     if passes < FEW_FORWARD or any(_updates(one) for one in since):
         return None
-    lines = list(dict.fromkeys(one for seen in since for one in seen.reading.frames if _same(one, at)))
-    if comes_nearer(history, node, lines) or _goes_through_all(history, since, at):
+    if _goes_through_all(history, since, at):
         return None
     usual, patience = _usual(before, at), temporal(case)
     known = usual is not None and MANY_TIMES * usual <= LONG * patience
     least = MANY_TIMES * usual if known and usual is not None else 0.0
-    doubtful = max(patience, least) if known else COUNTED_LOOP * patience
+    doubtful = max(patience, least) if known else COUNTS_TIMES * patience
     return Unleft(
         frame=now.loop,
         samples=now.samples,
         seconds=now.seconds,
         usual_seconds=usual if known else None,
         doubtful_seconds=doubtful,
-        told_seconds=max(COUNTED_LOOP * patience, doubtful),
+        told_seconds=max(COUNTS_TIMES * patience, doubtful),
     )
 
 
@@ -95,16 +95,6 @@ def _is_given(line: r.SourceLine) -> bool:
     """Whether a loop asks for what it goes through, hands something on, or trains by its text."""
     called = names(line.loop_calls)
     return line.hands_out or called >= TRAINS or any(GIVEN.intersection(name.lower().split("_")) for name in called)
-
-
-def _in_loop(loops: tuple[str, ...]) -> Callable[[History, r.Frame], bool | None]:
-    """What tells whether a line stands in that loop, or in one within it: as many loops are around, of the same kinds."""
-
-    def holds(history: History, frame: r.Frame) -> bool | None:
-        line = line_of(history, frame)
-        return None if line is None else line.loops[-len(loops) :] == loops
-
-    return holds
 
 
 def _goes_through_all(history: History, since: list[Seen[r.Stack]], at: r.Frame) -> bool:

@@ -5,13 +5,11 @@ samples none is of any other part of the step, or of the same function outside o
 they take less than a hundredth of its time; then a line that the thread writes may still tell, and how long it took before.
 """
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.motion import TORN_SHARE
+from perfwatch.triage.moving.motion import whole
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
 from perfwatch_probes import readings as r
@@ -65,7 +63,7 @@ def turns_within(history: History, pid: int, tid: int) -> Within | None:
 
 
 def _turns_within(history: History, pid: int, tid: int) -> Within | None:
-    stacks = begun_alike([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    stacks = whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
     if not stacks:
         return None
     frames = own_frames(stacks[-1].reading)
@@ -73,18 +71,18 @@ def _turns_within(history: History, pid: int, tid: int) -> Within | None:
     return max(known, key=lambda one: one.samples, default=None)
 
 
-def begun_alike(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
-    """Those that reach down to where the thread began, at whatever line of it: a torn one ends elsewhere."""
-    ends = [(seen.reading.frames[-1].function, seen.reading.frames[-1].file) for seen in stacks]
-    begun = Counter(ends)
-    return [seen for seen, end in zip(stacks, ends, strict=True) if begun[end] > TORN_SHARE * len(stacks)]
-
-
 def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], depth: int) -> Within | None:
     called = inside_of(history, frames[depth:])
-    if called is None or _turns(history, frames[depth]) is False:
+    if called is None:
         return None
-    *earlier, now = stays(history, stacks, frames[depth:], _turns) or [Stay(0.0, 0.0, 0.0)]
+    sights = (_same_call(own_frames(seen.reading), frames[depth], frames[depth + 1 :]) for seen in reversed(stacks))
+    line = next(
+        (line for one in sights if (line := line_of(history, one)) is not None), None
+    )  # the newest that was read
+    if line is None or "while" not in line.loops:
+        return None
+    loops = line.loops[line.loops.index("while") :]
+    *earlier, now = stays(history, stacks, frames[depth:], loops) or [Stay(0.0, 0.0, 0.0)]
     usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
     seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
     if now.loop is None or now.samples < ENOUGH_SAMPLES or seconds < usual:
@@ -108,22 +106,21 @@ def inside_of(history: History, frames: tuple[r.Frame, ...]) -> str | None:
     return None
 
 
-def _turns(history: History, frame: r.Frame) -> bool | None:
-    """Whether a line stands in such a loop; None where it was not read."""
-    source = line_of(history, frame) if is_named(frame) else None
-    return None if source is None else "while" in source.loops and not source.hands_out
+def _turns(history: History, frame: r.Frame, loops: tuple[str, ...]) -> bool | None:
+    """True if a line stands in that loop, or in one within it: the same kinds of loops are around. None if it was not read."""
+    line = line_of(history, frame) if is_named(frame) else None
+    return None if line is None else line.loops[-len(loops) :] == loops and not line.hands_out
 
 
 def stays(
     history: History,
     stacks: list[Seen[r.Stack]],
     frames: tuple[r.Frame, ...],
-    in_loop: Callable[[History, r.Frame], bool | None],
+    loops: tuple[str, ...],
 ) -> list[Stay]:
     """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time.
 
-    frames: the one that stands in the loop, and those around it.
-    in_loop: whether a line of its function does; None where it was not read.
+    frames: the one that stands in the loop, and those around it. loops: the kinds of the loop and of those around it.
     """
     frame, outer = frames[0], frames[1:]
     found: list[Stay] = []
@@ -131,7 +128,7 @@ def stays(
     inside = False
     for seen in stacks:
         here = _same_call(own_frames(seen.reading), frame, outer)
-        turns = False if here is None else in_loop(history, here)
+        turns = False if here is None else _turns(history, here, loops)
         if turns is False or (turns is None and history.at - seen.at > UNREAD_SECONDS):
             inside = False
             continue

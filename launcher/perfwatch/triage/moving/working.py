@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.arriving import passed, waited_on
+from perfwatch.triage.moving.loops import LOOP_SECONDS
+from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.waits.devices import engine_threads, waiting_for_cards
+from perfwatch.triage.waits.node import Node
 from perfwatch_probes.readings import ProcessUsage, Thread
 
 WATCHED_SECONDS = 3.0
@@ -99,3 +103,18 @@ def _carried(case: Case, pid: int, tids: list[int]) -> float:
 def _rate(case: Case, pid: int, of: Callable[[ProcessUsage], float | None], watched_seconds: float) -> float | None:
     grown = case.history.growth(ProcessUsage, pid, of=of, seconds=WINDOW_SECONDS)
     return grown[0] / grown[1] if grown is not None and grown[1] >= watched_seconds else None
+
+
+def moves_data(case: Case, node: Node) -> bool:
+    """True if a thread reads or writes so much itself that its loop is one over data, which come to an end."""
+    rate = case.history.rate(Thread, node.pid, node.tid, of=chars_of, seconds=LOOP_SECONDS)
+    return rate is not None and rate >= MOVING_BYTES
+
+
+def releases_gil(history: History, node: Node) -> bool:
+    """True if a thread was seen without the GIL half of the time: it computes in native code and does not only run Python.
+
+    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
+    """
+    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS)]
+    return known.count(False) > 0 and known.count(False) >= known.count(True)

@@ -12,9 +12,9 @@ from perfwatch.triage.graph.decide import fate_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.loops import may_end
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of
+from perfwatch.triage.moving.working import SETTLED, moves_data
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -97,7 +97,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if end.kind in ("sleep", "file_poll"):
         beside = (end.node.pid, end.node.tid) != (chain.start.pid, chain.start.tid)
         return beside or end.node.motion.distinct > 1 or moved.recurrent
-    return end.kind != "python" or _moves_data(case, chain)
+    return end.kind != "python" or moves_data(case, chain.end.node)
 
 
 def stood(case: Case, chain: Chain) -> float | None:
@@ -115,18 +115,13 @@ def stood(case: Case, chain: Chain) -> float | None:
     return min((one for one in since if one is not None), default=0.0)
 
 
-def _moves_data(case: Case, chain: Chain) -> bool:
-    """True if the thread at the end reads or writes itself: no endless loop does."""
-    return data_of(case, chain.end.node.pid, [chain.end.node.tid]) >= MOVING_BYTES
-
-
 def _recent(case: Case, chain: Chain) -> Profile:
     return case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
 
 
 def runs_on(case: Case, absent: Chain) -> bool:
     """True if a rank that is elsewhere runs something that reaches its end one day, as far as its source tells."""
-    return absent.end.kind == "python" and may_end(case.history, absent.end.node)
+    return absent.end.kind == "python" and not loop_of(case.history, absent.end.node).may_turn_for_ever
 
 
 def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:

@@ -13,9 +13,9 @@ import msgspec
 from perfwatch.triage.cards.gpu import polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
-from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
@@ -566,7 +566,7 @@ def by_stacks(case: Case) -> Outcome:
     patience = STRUCTURAL_SECONDS if certain and not exchanges else temporal(case)
     ceiling, unless = (1.0 if len(names) > 1 and not exchanges else HIGH), ""
     if beside := [chain for chain in chains if may_join_beside(case, chain.end.node)]:
-        patience, ceiling = temporal(case) * (COUNTED_LOOP if exchanges else 1.0), MEDIUM
+        patience, ceiling = temporal(case) * (COUNTS_TIMES if exchanges else 1.0), MEDIUM
         unless = f", unless another thread of {_numbers(beside)} answers them"
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # the rank that differs from most is looked at first
     chains = tuple(chain for _, there in parted for chain in there)

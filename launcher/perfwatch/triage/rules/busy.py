@@ -11,10 +11,10 @@ from perfwatch.triage.cards.accelerated import drives_a_card, sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.arriving import passed, received, waited_on
-from perfwatch.triage.moving.library_loops import library_loop
-from perfwatch.triage.moving.loops import COUNTED_LOOP, turning
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.unleft import unleft
@@ -192,9 +192,9 @@ def _certainty(case: Case, rank: Member, seen: Profile) -> float:
         return NOTED if may_leave_early(case, rank, loop) else MEDIUM
     if seen.share_where(clears):
         return MEDIUM
-    steps, loops = case.steps(rank), turning(case.history, case.chains[rank.pid].start)
+    steps, around = case.steps(rank), loop_of(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
-    if "while" in loops and ago > COUNTED_LOOP * temporal(case):
+    if around.may_turn_for_ever and ago > COUNTS_TIMES * temporal(case):
         return MEDIUM
     return HIGH if steps is None else CERTAIN
 
@@ -284,7 +284,7 @@ def computing_on_host(case: Case) -> Outcome:
 
 def _of_phase(case: Case, phase: Phase) -> Finding | None:
     chain = case.chains[phase.rank.pid]
-    loop = library_loop(case.history, chain.end.node)  # which may turn for ever
+    loop = loop_of(case.history, chain.end.node).library  # which may turn for ever
     if not _runs_natively(case, phase, chain, loop):
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0

@@ -3,8 +3,8 @@
 import msgspec
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung
-from perfwatch.triage.moving.loops import COUNTED_LOOP
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
@@ -93,7 +93,7 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     silent = waited if stood is None else min(waited, stood)
     loads = absentee.brings_no_batch(case, first, waited)
     computes = bool(loads) or absentee.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
-    patience = temporal(case) * (COUNTED_LOOP if computes else 1.0)
+    patience = temporal(case) * (COUNTS_TIMES if computes else 1.0)
     named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
     found = hung(
         case,

@@ -4,8 +4,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
-from perfwatch.triage.moving.library_loops import library_loop
-from perfwatch.triage.moving.loops import SECONDS, turning
+from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.unleft import unleft
@@ -59,7 +58,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         return caught(case, CAUSE, chain, within) if end.kind in RUNS or at_work(case, end) else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
     if seen.samples < FEW_RECENT:  # the next record is late
-        seen = profile(case.history, end.node.pid, end.node.tid, seconds=SECONDS)
+        seen = profile(case.history, end.node.pid, end.node.tid, seconds=LOOP_SECONDS)
     if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
         return turns_for_ever(case, CAUSE, chain, since_training(case, rank))
     return None
@@ -88,11 +87,12 @@ def _sleeps_for_days(case: Case, end: End) -> bool:
 
 def _turns_in_python(case: Case, end: End) -> bool:
     """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
-    if end.kind == "native" and library_loop(case.history, end.node):
+    loop = loop_of(case.history, end.node)
+    if end.kind == "native" and loop.library is not None:
         return True
-    if end.kind != "native" or "while" not in turning(case.history, end.node):
+    if end.kind != "native" or not loop.may_turn_for_ever:
         return end.kind == "python"
-    return len(profile(case.history, end.node.pid, end.node.tid, seconds=SECONDS).lines()) > 1
+    return len(profile(case.history, end.node.pid, end.node.tid, seconds=LOOP_SECONDS).lines()) > 1
 
 
 def _sleeps(case: Case, chain: Chain) -> Outcome:

@@ -1,8 +1,10 @@
 """A worker process that the training thread waits for does not move."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.loops import blamed, goes_through_data, in_one_call, moves_data, turning
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import hung, look_at, who, with_loop
+from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.working import moves_data
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
@@ -19,7 +21,6 @@ CAUSE = Cause("stuck_worker", "hung", "data", (Thread, Stack))
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
 RUNNING_ENDS = ("python", "native")
-COUNTED_LOOP = 5.0  # times the patience, for a worker in a ``for`` loop, in native code, or that reads or writes data
 NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
 GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
 CEILING_GUESSED = 0.78  # no stack; in a loop that waits for no condition; or in native code, for whom is not known
@@ -58,7 +59,7 @@ def _napping(case: Case, chain: Chain) -> Outcome:
         evidence=(batches.given_nothing(case, chain, silent),),
         ceiling=CEILING_GUESSED,
         alternatives=(Alternative(cause="starved_by_transforms", refuted_by="no batch was delivered meanwhile"),),
-        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+        next=look_at(chain.end.node.frame),
     )
 
 
@@ -74,15 +75,15 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     ceiling, wild = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told), False
     if running:
         silent, evidence = batches.without_a_batch(case, chain)
-        loops = turning(case.history, end.node)
-        fills = moves_data(case.history, end.node)
-        ceiling = CEILING_RUNNING if "while" in loops and not fills else CEILING_GUESSED
-        beyond = batches.outspends(case, chain) if (wild := in_one_call(case.history, end.node)) else ()
+        loop = loop_of(case.history, end.node)
+        fills = moves_data(case, end.node)
+        ceiling = CEILING_RUNNING if loop.may_turn_for_ever and not fills else CEILING_GUESSED
+        beyond = batches.outspends(case, chain) if (wild := loop.expression) else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
-        if batches.delivers(case, chain) or (not wild and goes_through_data(case.history, end.node)):
+        if batches.delivers(case, chain) or (fills and not wild and not loop.may_turn_for_ever):
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
-        counts = end.kind == "native" or fills or (bool(loops) and "while" not in loops and not wild)
-        patience *= COUNTED_LOOP if counts else 1.0
+        counts = end.kind == "native" or fills or (loop.counts and not wild)
+        patience *= COUNTS_TIMES if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
     said = f"{who(chain)} runs without delivering anything" if running else batches.all_wait(chain)
@@ -112,7 +113,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
             *batches.way_out(case, chain),
         ),
     )
-    return blamed(case.history, end.node, found) if running and not wild else found
+    return with_loop(found, end.node, loop.frame) if running and not wild else found
 
 
 RULES = (Rule(CAUSE, judge),)

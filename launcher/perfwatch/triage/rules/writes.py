@@ -31,7 +31,7 @@ from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MO
 from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, telling, working, worst
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.backing_off import retries
-from perfwatch.triage.words.code import calling_line, line_of, names
+from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags, user_frame
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
@@ -104,7 +104,6 @@ NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows i
 # Of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint.
 GROWN_BYTES = 2**16
 SYNCS_ = frozenset({"fsync", "fdatasync"})
-TRAINS = frozenset({"backward", "step"})
 
 
 def checkpointing(case: Case) -> Outcome:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
-from perfwatch.triage.moving.loops import counts, goes_through_data
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import since_training
-from perfwatch.triage.moving.working import Work, data_of
+from perfwatch.triage.moving.working import Work, data_of, moves_data
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
@@ -30,7 +30,9 @@ def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
     """A finding for each rank that has made no step for a while because a thread goes through data."""
     for pid, chain in case.chains.items():
         if case.progress[pid].kind != "moving" and chain.end.kind == "python":
-            if goes_through_data(case.history, chain.end.node) and _lasts(case, chain) >= LASTS * temporal(case):
+            node = chain.end.node
+            through = moves_data(case, node) and not loop_of(case.history, node).may_turn_for_ever
+            if through and _lasts(case, chain) >= LASTS * temporal(case):
                 yield _finding(case, cause, chain)
 
 
@@ -59,7 +61,7 @@ def _finding(case: Case, cause: Cause, chain: Chain) -> Finding:
         cause=cause.name,
         state=cause.state,
         summary=f"the training thread {own if _is_its_own(chain) else waits}: {doing}",
-        confidence=CERTAIN if counts(case.history, node) else MEDIUM,
+        confidence=CERTAIN if loop_of(case.history, node).counts else MEDIUM,
         owner=cause.owner,
         culprits=(culprit(node),),
         wait_chain=chain.links,

@@ -12,11 +12,9 @@ from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import MOSTLY
 from perfwatch.triage.waits.devices import BEGUN_SECONDS, engine_threads
-from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import any_tag, own_frames, tags, tags_of, user_frames
 from perfwatch_probes.readings import Stack, Thread
-
-TRAINS = frozenset({"backward", "step"})
 
 
 def compiles(stack: Stack) -> bool:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.loops import TRAINS, counts, releases_gil, turning
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import quiet
+from perfwatch.triage.moving.working import releases_gil
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.thresholds import MANY_SAMPLES
-from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes.readings import Frame
 
@@ -18,7 +19,7 @@ UNSURE = 0.55  # of a hang, below what makes a verdict: after the patience nothi
 
 def prepares(case: Case, rank: Member) -> bool:
     """True if it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
-    return has_not_trained(case, rank) and counts(case.history, case.chains[rank.pid].end.node)
+    return has_not_trained(case, rank) and loop_of(case.history, case.chains[rank.pid].end.node).counts
 
 
 def goes_through_rounds(case: Case, rank: Member) -> bool:
@@ -26,8 +27,8 @@ def goes_through_rounds(case: Case, rank: Member) -> bool:
 
     A vocabulary is merged in rounds, each over all of the words: a round ends, and nobody knows how many there will be.
     """
-    loops = turning(case.history, case.chains[rank.pid].end.node)
-    return loops[:1] == ("for",) and "while" in loops and has_not_trained(case, rank)
+    kinds = loop_of(case.history, case.chains[rank.pid].end.node).kinds
+    return kinds[:1] == ("for",) and "while" in kinds and has_not_trained(case, rank)
 
 
 def prepares_natively(case: Case, rank: Member) -> bool:
@@ -39,7 +40,7 @@ def prepares_natively(case: Case, rank: Member) -> bool:
     return (
         end.kind == "native"
         and _untrained(case, rank)
-        and counts(case.history, end.node)
+        and loop_of(case.history, end.node).counts
         and releases_gil(case.history, end.node)
         and not _in_a_loop_that_trains(case, (user_frame(one.reading) for one in ever.sights))
     )

@@ -6,13 +6,12 @@ from functools import partial
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen, median
-from perfwatch.triage.moving.loops import TRAINS
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MANY_SAMPLES, MOSTLY, NEARLY_ALL
 from perfwatch.triage.shares.without_steps import in_environment
-from perfwatch.triage.words.code import asks_for_an_update, line_of, names
+from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
     any_tag,
     is_named,

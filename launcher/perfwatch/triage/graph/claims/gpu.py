@@ -6,8 +6,8 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
-from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node

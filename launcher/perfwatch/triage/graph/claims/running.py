@@ -4,12 +4,13 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
-from perfwatch.triage.graph.loops import Loop, loop_of, seconds_in_loop
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES, RUNS_SHARE
+from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
+from perfwatch_probes.readings import Stack
 
 
 def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -48,11 +49,22 @@ def _has_had_its_time(built: Builder, node: Node, loop: Loop, seen: ThreadActivi
     """
     waited = built.waited_seconds(node.pid)
     if loop.ends is Ends.ONE_CALL:
-        waited = max(waited, seconds_in_loop(built.case, node, loop))
+        waited = max(waited, _seconds_in_call(built, node))
         return waited >= ONE_CALL_TIMES * built.hang_timeout
     if _may_turn_for_ever(loop):
         return waited >= built.hang_timeout
     return (loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE) and built.nothing_came_of(node.pid)
+
+
+def _seconds_in_call(built: Builder, node: Node) -> float:
+    """Since the first of the last samples that show one and the same stack."""
+    looks = [one for one in built.history.series(Stack, node.pid, node.tid) if one.reading.frames]
+    began = built.case.at
+    for one in reversed(looks):
+        if one.reading.frames != looks[-1].reading.frames:
+            break
+        began = one.at - one.reading.span_seconds
+    return built.case.at - began
 
 
 def _may_wait_for_a_card(built: Builder, node: Node) -> bool:
