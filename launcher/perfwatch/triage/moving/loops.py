@@ -14,7 +14,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.nearing import comes_nearer, comes_out, whole
-from perfwatch.triage.moving.working import MOVING_BYTES, chars_of
+from perfwatch.triage.moving.thresholds import WORKS_BYTES
+from perfwatch.triage.moving.work import chars_of
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.polling import source_of
@@ -71,7 +72,7 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
 def moves_data(history: History, node: Node) -> bool:
     """Whether a running thread reads or writes so much itself that its loop is one over data, which come to an end."""
     rate = history.rate(r.Thread, node.pid, node.tid, of=chars_of, seconds=SECONDS)
-    return rate is not None and rate >= MOVING_BYTES
+    return rate is not None and rate >= WORKS_BYTES
 
 
 def computes_on_card(case: Case, pid: int) -> bool:

@@ -14,7 +14,8 @@ from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import may_end
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import MOVING_BYTES, SETTLED, data_of
+from perfwatch.triage.moving.thresholds import WORKS_BYTES
+from perfwatch.triage.moving.work import data_of
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -47,6 +48,7 @@ from perfwatch.verdict import Culprit, Evidence, Finding, Outcome, doing
 from perfwatch_probes.readings import Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
+SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
@@ -117,7 +119,7 @@ def stood(case: Case, chain: Chain) -> float | None:
 
 def _moves_data(case: Case, chain: Chain) -> bool:
     """True if the thread at the end reads or writes itself: no endless loop does."""
-    return data_of(case, chain.end.node.pid, [chain.end.node.tid]) >= MOVING_BYTES
+    return data_of(case.history, chain.end.node.pid, [chain.end.node.tid]) >= WORKS_BYTES
 
 
 def _recent(case: Case, chain: Chain) -> Profile:

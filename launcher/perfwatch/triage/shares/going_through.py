@@ -10,7 +10,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.moving.loops import counts, goes_through_data
 from perfwatch.triage.moving.memory import since_training
-from perfwatch.triage.moving.working import Work, data_of
+from perfwatch.triage.moving.work import Work, data_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
@@ -52,7 +52,7 @@ def _lasts(case: Case, chain: Chain) -> float:
 
 def _finding(case: Case, cause: Cause, chain: Chain) -> Finding:
     node = chain.end.node
-    doing = Work(node.motion.run_share or 0.0, data_of(case, node.pid, [node.tid])).said
+    doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
     waits = f"waits for {who(chain)}, which goes through data"
     own = f"itself goes through data at {show(node.frame)}"
     return Finding(

@@ -6,7 +6,7 @@ from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.loops import loop_of
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import RUNS_SHARE
+from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -24,11 +24,13 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     gives_nothing = may_turn_for_ever and not loop.gives
     if may_turn_for_ever and not is_start and built.waited_seconds(node.pid) >= built.hang_timeout:
         gives_nothing = True  # whatever a turn of it may hand over, nothing has come of it
-    takes_turns = loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE  # with items, or with requests: one may be lost
+    takes_turns = (
+        loop.ends is Ends.COUNTS or seen.work.cores < RUNS_SHARE
+    )  # with items, or with requests: one may be lost
     if loop.ends is Ends.ONE_CALL or (takes_turns and not is_start and built.nothing_came_of(node.pid)):
         gives_nothing = True
     if is_native or not (is_start or gives_nothing):
-        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
     task.waits = (resource,)
