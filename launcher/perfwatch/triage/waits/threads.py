@@ -90,7 +90,7 @@ def _ends_here(
         told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
         return told, (), End("lock", node, others=moving or relatives, detail=detail)
     acts = any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other)))
-    if unsure or acts or has_timeout(node):
+    if unsure or acts or has_timeout(node) or node.motion.samples < 2:
         told = f", while {OTHERS_MOVE}" if acts else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     if node.wait is not None and node.wait.shared and not locked:
