@@ -83,6 +83,7 @@ def _ends_here(
         return what, (), End(NATIVE_WAIT, node, others=locked)
     if node.wait is not None and node.wait.shared and (relatives := _who_may(history, job, node)):
         mains = [node_of(history, job, pid) for pid in relatives]
+        mains = [one for one in mains if not any_tag(one.inner, *LEADING_TAGS)]  # those wait for others themselves
         moving = tuple(one.pid for one in mains if one.wait is None or not one.wait.forever)
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
