@@ -12,11 +12,11 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.sub_causes import called
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, ends_outside, fate_of
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.graph.thresholds import LATE_SECONDS
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import MOVED_SECONDS
+from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import MEANT_SECONDS
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.backing_off import next_try_seconds
 from perfwatch_probes.readings import Thread
@@ -15,7 +15,6 @@ DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
-LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 
 

@@ -1,27 +1,14 @@
-"""What one thread does, from its scheduler state, its system call and its CPU time; and what a whole process uses."""
+"""What one thread does, from its scheduler state, its system call and its CPU time."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.model import Activity
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import (
-    LATE_SECONDS,
-    LIBRARIES_BYTES,
-    MEANT_SECONDS,
-    OF_OTHER_THREADS,
-    POLLING_SECONDS,
-    RUNS_SHARE,
-    SIGN_OF_LIFE,
-    STIRS_SHARE,
-    TRAFFIC_SECONDS,
-    USAGE_SECONDS,
-    WORKS_BYTES,
-)
-from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.motion import motion, moves
-from perfwatch.triage.moving.working import data_of
+from perfwatch.triage.graph.thresholds import POLLING_SECONDS
+from perfwatch.triage.moving.motion import moves
+from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, RUNS_SHARE, SIGN_OF_LIFE, STIRS_SHARE
+from perfwatch.triage.moving.work import NO_WORK, Work, data_of
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, WOKEN_ONCE, Node, silence
 from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes import readings as r
@@ -32,16 +19,10 @@ class ThreadActivity:
     """One thread now. ``recurrent``: it has gone on again and again, and has not paused for longer than before."""
 
     state: Activity
-    share: float = 0.0  # of a core
-    bytes_per_second: float = 0.0
+    work: Work = NO_WORK
     until: float | None = None  # seconds since the session began
     silence: Silence | None = None
     recurrent: bool = False
-
-    @property
-    def works(self) -> float:
-        """How much of a sign of life it is: cores, and 1.0 where data moves."""
-        return max(self.share, 1.0 if self.bytes_per_second >= WORKS_BYTES else 0.0)
 
 
 def activity_of(case: Case, node: Node) -> ThreadActivity:
@@ -55,7 +36,7 @@ def activity_of(case: Case, node: Node) -> ThreadActivity:
     silent = silence_of(case, node)
     if thread is None:
         if motion.distinct > 1:  # its stack changes
-            return ThreadActivity(Activity.RUNS, share=SIGN_OF_LIFE, silence=silent)
+            return ThreadActivity(Activity.RUNS, work=Work(SIGN_OF_LIFE), silence=silent)
         return ThreadActivity(Activity.UNKNOWN, silence=silent)
     share = motion.wanted_share if motion.run_share is not None else (RUNS_SHARE if node.state == "R" else 0.0)
     until = None
@@ -77,8 +58,7 @@ def activity_of(case: Case, node: Node) -> ThreadActivity:
         state = Activity.BLOCKED if wait is not None or node.state in ("S", "D") else Activity.UNKNOWN
     return ThreadActivity(
         state,
-        share,
-        data_of(case, node.pid, [node.tid]),
+        Work(share, data_of(case.history, node.pid, [node.tid])),
         until,
         silent,
         moves(case.history, node.pid, node.tid).recurrent,
@@ -142,30 +122,3 @@ def _last_change(case: Case, node: Node) -> float | None:
     moved = moves(case.history, node.pid, node.tid).ago_seconds
     known = [one for one in (moved, None if other is None else case.at - other) if one is not None]
     return min(known, default=None)
-
-
-def work_of(history: History, pid: int, tids: Iterable[int]) -> float:
-    """How much of a sign of life a process gives beside these threads: cores, and 1.0 where data moves; 0 where it was not watched."""
-    cores = history.rate(r.ProcessUsage, pid, of=lambda one: one.cpu_seconds, seconds=USAGE_SECONDS)
-    if cores is None:
-        return 0.0
-    beside = cores - sum(motion(history, pid, tid).run_share or 0.0 for tid in tids)
-    cores = beside if beside >= OF_OTHER_THREADS * cores else 0.0
-    data = history.rate(r.ProcessUsage, pid, of=_chars_or_none, seconds=USAGE_SECONDS) or 0.0
-    last = history.latest(r.ProcessUsage, pid)
-    if last is not None and last.reading.children_cpu_seconds and data < LIBRARIES_BYTES:
-        data = 0.0
-    data = max(data, _traffic(history.series(r.Traffic, pid, seconds=TRAFFIC_SECONDS)))
-    return max(cores, 1.0 if data >= WORKS_BYTES else 0.0)
-
-
-def _chars_or_none(reading: r.ProcessUsage) -> float:
-    return float((reading.read_chars or 0) + (reading.written_chars or 0))
-
-
-def _traffic(looks: list[Seen[r.Traffic]]) -> float:
-    if len(looks) < 2 or looks[-1].at <= looks[0].at:
-        return 0.0
-    first, newest = looks[0].reading, looks[-1].reading
-    grown = newest.received_bytes + newest.sent_bytes - first.received_bytes - first.sent_bytes
-    return float(grown) / (looks[-1].at - looks[0].at)

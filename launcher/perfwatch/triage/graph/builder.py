@@ -16,21 +16,15 @@ from perfwatch.triage.graph.model import (
     WaitGraph,
 )
 from perfwatch.triage.graph.silence import Silence, Source
-from perfwatch.triage.graph.thresholds import (
-    ARRIVING_BYTES,
-    BYTES_SECONDS,
-    COUNTS_TIMES,
-    FRESH_SECONDS,
-    RUNS_SHARE,
-    STIRS_SHARE,
-)
-from perfwatch.triage.moving.arriving import received, waited_on
+from perfwatch.triage.graph.thresholds import BYTES_SECONDS, COUNTS_TIMES, FRESH_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
-from perfwatch.triage.moving.working import data_of, spin_for_cards
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
+from perfwatch.triage.moving.work import data_of, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.native_waits import carries
 from perfwatch.triage.waits.node import End, Node, node_of
@@ -190,10 +184,10 @@ class Builder:
         """
         for other in other_threads(self.history, self.job, node):
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
-        known = {*python_threads(self.history, node.pid), *spin_for_cards(self.case, node.pid), node.tid}
+        known = {*python_threads(self.history, node.pid), *spin_for_cards(self.history, self.job, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
         works = {tid: self._native_work(node.pid, tid) for tid in natives if not carries(self.history, node.pid, tid)}
-        moved = data_of(self.case, node.pid, list(works)) if works else 0.0
+        moved = data_of(self.history, node.pid, list(works)) if works else 0.0
         if (total := max(sum(works.values()), 1.0 if moved >= ARRIVING_BYTES else 0.0)) > STIRS_SHARE:
             busiest = max(works, key=lambda tid: (works[tid], -tid))
             leaf = self.lives(("native", node.pid, busiest), total, "native threads run", Activity.RUNS)

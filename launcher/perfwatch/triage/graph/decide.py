@@ -14,17 +14,15 @@ from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, a
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
     COUNTS_TIMES,
-    LATE_SECONDS,
     LONGEST_STEPS,
-    MEANT_SECONDS,
     OUTSIDERS_SECONDS,
     ROUNDING_SECONDS,
     STEPS_SAMPLES,
     STEPS_SECONDS,
-    USAGE_SECONDS,
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.node import EVENT_LOOP, Node

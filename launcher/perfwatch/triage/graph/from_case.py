@@ -21,13 +21,8 @@ from perfwatch.triage.graph.claims import (
     timers,
 )
 from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
-from perfwatch.triage.graph.thresholds import (
-    ARRIVING_BYTES,
-    DEADLINE_SECONDS,
-    RATIONED_SECONDS,
-    RUNS_SHARE,
-    WATCHED_SECONDS,
-)
+from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -91,18 +86,18 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         collectives.group_call(built, calls, task, node.pid)
         return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
-    in_turns = kind not in GOES_ON and seen.share < RUNS_SHARE  # it waits again and again, for requests perhaps
+    in_turns = kind not in GOES_ON and seen.work.cores < RUNS_SHARE  # it waits again and again, for requests perhaps
     lost = in_turns and built.nothing_came_of(node.pid)
     if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not lost:
-        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it moves now and then")
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it moves now and then")
         return
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
     still = still or built.nothing_came_of(node.pid)
-    if seen.bytes_per_second >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
+    if seen.work.data >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
         task.fate = Fate(Prospect.LIVE, works=1.0, why="data moves")
         return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets and not lost:
-        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
         processes.other_tasks(built, task, node, edge)

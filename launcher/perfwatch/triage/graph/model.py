@@ -13,7 +13,7 @@ from enum import Enum, IntEnum
 from itertools import count
 
 from perfwatch.triage.graph.silence import Silence
-from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 
 Key = tuple[object, ...]  # begins with what it is: ("thread", pid, tid)
 

@@ -4,22 +4,11 @@ Shares are of a core. "Measured" means on the recorded cases and on the drills o
 """
 
 # Activity of a thread
-RUNS_SHARE = 0.5  # a thread above this runs, whatever the moment of a sample says
-SIGN_OF_LIFE = 0.05  # measured: heartbeat and monitoring threads stay below 0.02, workers above 0.2
-OF_OTHER_THREADS = 0.3  # of a process' CPU time: the two are read at different moments
-STIRS_SHARE = 0.002  # measured: blocked threads stay below 0.001
-ARRIVING_BYTES = 16 * 1024.0  # per second: answers to what is asked again and again are fewer
-WORKS_BYTES = 4096.0  # per second: one page; a heartbeat sends less than 1 KiB
-LIBRARIES_BYTES = 2**20  # per second: what short-lived children read of their libraries
 FRESH_SECONDS = 10.0  # an older sample says nothing of now: the slowest round of samples takes less
-USAGE_SECONDS = 10.0  # of CPU time and bytes, two rounds of the slowest probe
-TRAFFIC_SECONDS = 12.0
 
 # Sleeps
-MEANT_SECONDS = 600.0  # a longer sleep is taken for one that is not meant to end
 POLLING_SECONDS = 4.0  # a thread that sleeps for less, again and again, polls
 DEADLINE_SECONDS = 8.0  # torch's loader polls every 5 s; a longer timeout was chosen by the program
-LATE_SECONDS = 1.0  # after its deadline a thread has run again
 RATIONED_SECONDS = 5.0  # a process that was stopped and continued before is given so long
 
 # Silence, in seconds of silence before a wait is called hung (SETTLED and OPEN are in ``decide``)

@@ -8,12 +8,13 @@ from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung, look_at, who, with_loop
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import stacks_of, was_at
+from perfwatch.triage.moving.thresholds import LOOP_SECONDS
 from perfwatch.triage.moving.unleft import Unleft
 from perfwatch.triage.moving.within import FETCH, UPDATE, Within
-from perfwatch.triage.moving.working import moves_data, releases_gil
+from perfwatch.triage.moving.work import moves_data, releases_gil
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
@@ -50,7 +51,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
     fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
-    takes_its_time = fetches or moves_data(case, chain.start) or (computes and not known)
+    takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
     patience = max(temporal(case) * (COUNTS_TIMES if takes_its_time else 1.0), within.usual_seconds)
     sure = COUNTED if counted else GUESSED
     if within.called == UPDATE and not within.usual_seconds:
@@ -114,7 +115,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
     rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
     loop = loop_of(case.history, chain.end.node)
-    over_data, waits = moves_data(case, chain.end.node), loop.may_turn_for_ever
+    over_data, waits = moves_data(case.history, chain.end.node), loop.may_turn_for_ever
     if over_data and not waits:
         return None  # data come to an end
     told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library

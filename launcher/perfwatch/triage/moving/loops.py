@@ -13,13 +13,13 @@ from itertools import pairwise
 from perfwatch.triage.graph.model import Ends
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import stacks_of, whole
+from perfwatch.triage.moving.thresholds import LOOP_SECONDS
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
 from perfwatch.triage.words.frames import is_user, own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
-LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
 STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays; 3 % of nonblocking samples are torn
 GENERATOR_SHARE = 0.5  # of the samples, for a generator: else the body of the loop over it takes the time
 ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95

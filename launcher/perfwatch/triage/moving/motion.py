@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.thresholds import STIRS_SHARE
 from perfwatch.triage.present import is_past
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch_probes import readings as r
 
 # The trailing time over which a thread must be flat (measured: the first 0.3 s after onset still drain).
 WINDOW_SECONDS = 5.0
-FROZEN_RUN_SHARE = 0.002  # of a core; measured < 0.001 on blocked threads
 FROZEN_SWITCHES_PER_SECOND = 1.5  # measured < 1 on blocked threads, 193 on waiters for the GIL
 FAR_APART = 3.0  # times the window: on a crowded machine two looks at a thread lie seconds apart
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
@@ -56,7 +56,7 @@ class Motion:
     @property
     def frozen(self) -> bool | None:
         """True: nothing of it moves. None: not looked at long enough."""
-        if self.run_share is not None and self.run_share > FROZEN_RUN_SHARE:
+        if self.run_share is not None and self.run_share > STIRS_SHARE:
             return False
         if self.switches_per_second is not None and self.switches_per_second > FROZEN_SWITCHES_PER_SECOND:
             return False

@@ -14,7 +14,7 @@ from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.working import SETTLED, moves_data
+from perfwatch.triage.moving.work import moves_data
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -47,6 +47,7 @@ from perfwatch.verdict import Culprit, Evidence, Finding, Outcome, doing
 from perfwatch_probes.readings import Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
+SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
 CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
@@ -97,7 +98,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     if end.kind in ("sleep", "file_poll"):
         beside = (end.node.pid, end.node.tid) != (chain.start.pid, chain.start.tid)
         return beside or end.node.motion.distinct > 1 or moved.recurrent
-    return end.kind != "python" or moves_data(case, chain.end.node)
+    return end.kind != "python" or moves_data(case.history, chain.end.node)
 
 
 def stood(case: Case, chain: Chain) -> float | None:

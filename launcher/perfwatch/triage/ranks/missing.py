@@ -17,8 +17,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.hang import hung
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absentee import STALLED
 from perfwatch.triage.ranks.thresholds import HIGH, SHOWN

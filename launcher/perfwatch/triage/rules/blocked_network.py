@@ -7,7 +7,7 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.arriving import passed
+from perfwatch.triage.moving.work import passed
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS

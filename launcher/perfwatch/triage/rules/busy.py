@@ -13,13 +13,13 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.arriving import passed, received, waited_on
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.thresholds import WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.moving.working import MOVING_BYTES
+from perfwatch.triage.moving.work import passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
 from perfwatch.triage.ranks.groups import growing
@@ -415,7 +415,7 @@ def _trickles(case: Case, files: frozenset[tuple[int, int]]) -> bool:
     """True if what arrives there is as little as what keeps the connections of a store alive."""
     outside = [key for key in files if _from_outside(case, *key)]
     rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
-    return sum(rate or 0.0 for rate in rates) < MOVING_BYTES
+    return sum(rate or 0.0 for rate in rates) < WORKS_BYTES
 
 
 def _from_outside(case: Case, pid: int, fd: int) -> bool:

@@ -11,10 +11,10 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, median, quantile
-from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
+from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import spare_cores

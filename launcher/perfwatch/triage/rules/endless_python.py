@@ -4,9 +4,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
-from perfwatch.triage.moving.loops import LOOP_SECONDS, loop_of
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.progress import LATELY_SECONDS
+from perfwatch.triage.moving.thresholds import LOOP_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
@@ -17,7 +18,6 @@ from perfwatch.triage.shares.profile import at_training, profile
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
-from perfwatch.triage.waits.threads import UNSEEN_RUN_SHARE, stirs
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Abstention, Missing, Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
@@ -72,7 +72,7 @@ def _never_answers(case: Case, chain: Chain) -> bool:
 
 
 def _sleeps_for_days(case: Case, end: End) -> bool:
-    """True if the main thread, whose stack cannot be read, sleeps longer than any program intends, and no other thread runs."""
+    """True if the main thread, whose stack cannot be read, sleeps longer than any program intends, and its process uses no CPU time."""
     node, left = end.node, end.node.wait.remaining_seconds if end.node.wait is not None else None
     if end.kind != "sleep" or not end.still or node.tid != node.pid or left is None or left <= DAY_SECONDS:
         return False
@@ -80,9 +80,7 @@ def _sleeps_for_days(case: Case, end: End) -> bool:
         (seen.at, seen.reading.cpu_seconds)
         for seen in case.history.series(ProcessUsage, node.pid, seconds=LATELY_SECONDS)
     ]
-    if len(used) < 2 or used[-1][1] - used[0][1] > UNSEEN_RUN_SHARE * (used[-1][0] - used[0][0]):
-        return False
-    return not stirs(case.history, case.job, node.pid, {node.tid})
+    return len(used) > 1 and used[-1][1] - used[0][1] <= SIGN_OF_LIFE * (used[-1][0] - used[0][0])
 
 
 def _turns_in_python(case: Case, end: End) -> bool:

@@ -14,6 +14,7 @@ from perfwatch.triage.hang import hung, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import engine_quiet, unfed
 from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
@@ -31,7 +32,6 @@ DRIVER_UNRESPONSIVE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilen
 
 # Seconds of the card itself, beside what the kernel of the host remembers: an evaluation has no backward pass either
 WATCHED_SECONDS, WATCHED_LONGER_SECONDS = 3.0, 10.0
-SIGN_OF_LIFE = 0.05  # of a core: such a thread may be the host function that the stream waits for
 ANSWER_SECONDS = 5.0  # an answer of the driver takes microseconds, with the driver loading a second or two
 # What a line may call beside a synchronisation: nothing of it computes for long without a frame of its own.
 _HARMLESS = frozenset("print round format int str len append time perf_counter monotonic write detach".split())

@@ -4,7 +4,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung, look_at, who, with_loop
 from perfwatch.triage.moving.loops import loop_of
-from perfwatch.triage.moving.working import moves_data
+from perfwatch.triage.moving.work import moves_data
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
@@ -76,7 +76,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     if running:
         silent, evidence = batches.without_a_batch(case, chain)
         loop = loop_of(case.history, end.node)
-        fills = moves_data(case, end.node)
+        fills = moves_data(case.history, end.node)
         ceiling = CEILING_RUNNING if loop.may_turn_for_ever and not fills else CEILING_GUESSED
         beyond = batches.outspends(case, chain) if (wild := loop.expression) else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)

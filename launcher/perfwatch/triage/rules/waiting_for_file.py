@@ -9,7 +9,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
-from perfwatch.triage.moving.working import AT_ONCE, busy_with, started_by
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -42,11 +41,7 @@ def judge(case: Case) -> Outcome:
 def _of_rank(case: Case, rank: Member) -> Outcome:
     chain = case.chains[rank.pid]
     end = chain.end
-    if (
-        end.kind not in ("file_lock", "file_poll")
-        or case.progress[rank.pid].kind == "moving"
-        or any(busy_with(case, pid, AT_ONCE) for pid in end.others)
-    ):
+    if end.kind not in ("file_lock", "file_poll") or case.progress[rank.pid].kind == "moving":
         return None
     own = end.others == (end.node.pid,)
     inside = (
@@ -56,7 +51,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     )
     holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
     blocked = own and end.node.wait is not None and end.node.wait.forever
-    twice = blocked and not sharers(case.job, end.node) and not started_by(case, end.node.pid)
+    twice = blocked and not sharers(case.job, end.node) and not _started_by(case, end.node.pid)
     if own:
         first = TAKEN_TWICE if twice else INHERITED if blocked else "another connection of its own process"
         holders = f"{first} ({holders})" if holders else first
@@ -88,6 +83,11 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
     )
     return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
+
+
+def _started_by(case: Case, pid: int) -> bool:
+    """True if a process below this one is alive that is no servant of a library and no worker of its loader."""
+    return any(m.alive and m.role not in ("service", "worker") for m in case.job.descendants(pid))
 
 
 def _others_may_hold_it(case: Case, chain: Chain) -> bool:

@@ -10,11 +10,11 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import silence_of_rank
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
-from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.graph.words import AWAITED
 from perfwatch.triage.hang import nearest
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.working import Work, busy_with
+from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
+from perfwatch.triage.moving.work import Work, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS, through_data
@@ -94,8 +94,9 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     if node == chain.start:
         return None
     resource, role = _over(built, way)
-    used = busy_with(case, pid) or Work(fate.works, 0.0)
-    if used.cores < SIGN_OF_LIFE and used.data < WORKS_BYTES:
+    used = work_of(case.history, pid)
+    used = used if used.sign >= SIGN_OF_LIFE else Work(fate.works)
+    if used.sign < SIGN_OF_LIFE:
         return None
     in_call = any(task.kind == "rank" for task in way)
     silent = max(0.0, silence_of_rank(case, chain.start.pid).seconds)

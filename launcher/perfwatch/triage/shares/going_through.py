@@ -10,7 +10,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import since_training
-from perfwatch.triage.moving.working import Work, data_of, moves_data
+from perfwatch.triage.moving.work import Work, data_of, moves_data
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
@@ -31,7 +31,7 @@ def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
     for pid, chain in case.chains.items():
         if case.progress[pid].kind != "moving" and chain.end.kind == "python":
             node = chain.end.node
-            through = moves_data(case, node) and not loop_of(case.history, node).may_turn_for_ever
+            through = moves_data(case.history, node) and not loop_of(case.history, node).may_turn_for_ever
             if through and _lasts(case, chain) >= LASTS * temporal(case):
                 yield _finding(case, cause, chain)
 
@@ -54,7 +54,7 @@ def _lasts(case: Case, chain: Chain) -> float:
 
 def _finding(case: Case, cause: Cause, chain: Chain) -> Finding:
     node = chain.end.node
-    doing = Work(node.motion.run_share or 0.0, data_of(case, node.pid, [node.tid])).said
+    doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
     waits = f"waits for {who(chain)}, which goes through data"
     own = f"itself goes through data at {show(node.frame)}"
     return Finding(

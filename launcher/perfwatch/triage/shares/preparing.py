@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import quiet
-from perfwatch.triage.moving.working import releases_gil
+from perfwatch.triage.moving.work import releases_gil
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.thresholds import MANY_SAMPLES

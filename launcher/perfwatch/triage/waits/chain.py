@@ -9,7 +9,6 @@ from functools import cached_property
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits import threads
 from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.edges import step
 from perfwatch.triage.waits.heartbeats import waits_forever
@@ -126,16 +125,14 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
 
 
 def _cycle(history: History, job: Job, node: Node, path: list[tuple[int, int]]) -> End:
-    """Threads that wait for each other, for as long as the one that moved last; others of their processes may help them.
+    """Threads that wait for each other, for as long as the one that moved last.
 
     One that naps and asks after the next one moves, and stays where it is: what stands still is told by the others.
     """
-    pids, around = {pid for pid, _ in path}, [node_of(history, job, *key) for key in path]
-    ask = {one.tid for one in around if one.naps}
-    stirs = len(pids) > 1 and any(threads.stirs(history, job, pid, ask) for pid in pids)
+    around = [node_of(history, job, *key) for key in path]
     known = [age for one in around if (age := silence(history, one)) is not None]
     still = next((one for one in around if one.motion.frozen), node) if node.naps else node
-    return End("cycle", still, min(known, default=None), detail=threads.OTHERS_MOVE if stirs else "")
+    return End("cycle", still, min(known, default=None))
 
 
 def _guessed(history: History, job: Job, path: list[tuple[int, int]], locked: list[tuple[int, int]]) -> End | None:

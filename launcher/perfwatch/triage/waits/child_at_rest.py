@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.working import busy_with
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, STIRS_SHARE, USAGE_SECONDS
+from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.waits.chain import Chain
@@ -15,8 +16,6 @@ from perfwatch.triage.waits.node import silence
 from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Process, ProcessUsage
 
-WATCHED_SECONDS = 10.0
-IDLE_SHARE = 0.002  # of a core
 NAPS = "sleep"  # the program by which a script rests
 BRIEF_SECONDS = 5.0  # of age: an older one that is no nap has something to do of its own
 ENOUGH_SEEN = 5  # brief programs, in looks a second apart
@@ -83,18 +82,18 @@ def _is_idle(case: Case, pid: int) -> bool:
         ProcessUsage, pid, of=lambda usage: (usage.read_chars or 0) + (usage.written_chars or 0)
     )
     seen = case.history.latest(Process, pid)
-    if used is None or moved is None or seen is None or used[1] < WATCHED_SECONDS:
+    if used is None or moved is None or seen is None or used[1] < USAGE_SECONDS:
         return False
-    return used[0] <= IDLE_SHARE * used[1] and moved[0] == 0 and _age(case, seen) >= temporal(case)
+    return used[0] <= STIRS_SHARE * used[1] and moved[0] == 0 and _age(case, seen) >= temporal(case)
 
 
 def _starts_others(case: Case, pid: int) -> bool:
     """Whether it was watched, and uses no more than what it takes to start brief programs."""
     used = case.history.growth(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds)
     seen = case.history.latest(Process, pid)
-    if used is None or seen is None or used[1] < WATCHED_SECONDS:
+    if used is None or seen is None or used[1] < USAGE_SECONDS:
         return False
-    return busy_with(case, pid) is None and not seen.reading.python
+    return work_of(case.history, pid).sign < SIGN_OF_LIFE and not seen.reading.python
 
 
 def _is_new(case: Case, member: Member) -> bool:

@@ -183,6 +183,13 @@ def engine_share(history: History, pid: int, seconds: float) -> float:
     return sum(motion(history, pid, tid, seconds).wanted_share for tid in engine_threads(history, pid))
 
 
+def spin_for_cards(history: History, job: Job, pid: int) -> list[int]:
+    """The threads that wait for a card which only polls: of torch's engine, and those that stay at a synchronisation."""
+    if not polls(history, pid):
+        return []
+    return [*engine_threads(history, pid), *(one.tid for one in waiting_for_cards(history, job, pid))]
+
+
 def engine_threads(history: History, pid: int) -> list[int]:
     """The threads in which torch's engine runs the backward pass of a process, those that were seen.
 

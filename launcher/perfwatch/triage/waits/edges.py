@@ -7,6 +7,7 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import (
     actors,
@@ -30,7 +31,6 @@ from perfwatch.triage.words.frames import any_tag, collective_name, show
 from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
 
-RUNNING_SHARE = 0.5  # of a core: a thread above this is running whatever the instant says
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 OF_LIBRARIES = (
     ("lock", event_loops.of_a_library),
@@ -264,7 +264,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         mapped = wait.path if wait is not None and wait.path else ""
         what = mapped or f"the kernel ({node.thread.wchan if node.thread else '?'})"
         return ending("uninterruptible", node, what, detail=mapped)
-    if node.state == "R" or (node.motion.run_share or 0.0) > RUNNING_SHARE:
+    if node.state == "R" or (node.motion.run_share or 0.0) > RUNS_SHARE:
         kind = "native" if gil_holder.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":

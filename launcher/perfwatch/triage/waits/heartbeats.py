@@ -5,7 +5,6 @@ from perfwatch.triage.waits.node import Node, in_event_loop
 from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.words.code import names
 
-MEANT_SECONDS = 600.0  # of sleep, at most: who stops a run by a sleep sleeps for hours, or for ever
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 LONGEST_BEAT_SECONDS = 2.0 / HEARTBEATS_PER_SECOND
 JUST_NOW_SECONDS = 2.0

@@ -2,6 +2,8 @@
 
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.own_work import takes_a_lock
+from perfwatch.triage.waits.asked_for import A_LOCK, awaited
+from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import user_frames
@@ -10,15 +12,16 @@ from perfwatch_probes.readings import Frame
 READS = ("recv", "read", "poll")
 
 
-def may_own(history: History, node: Node, others: list[Node], rivals: list[Node]) -> tuple[list[Node], bool]:
-    """Of the threads beside one that waits for a lock, those that may own it; whether a reader that is left out may, all the same.
+def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
+    """Of the threads beside one that waits for a lock, those that may own it; True if a reader that is left out may, all the same.
 
-    Whoever stands within a ``with`` of that name does. Failing that: where another thread stopped at a lock at the same time, those
+    Whoever stands within a ``with`` of that name does. Failing that: where another thread stopped at a lock, those
     two explain each other, and a listener that waits for its next message beside them does not; it holds nothing at all where each of
     its lines was read and is in no ``with``.
     """
     lock = lock_taken(line_of(history, node.frame))
     owners = [other for other in others if holds(history, other, lock)] if lock else []
+    rivals = [one for one in others if waits_forever(one) and awaited(one) == A_LOCK]
     if owners or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
         return owners or others, False  # who waits for the same lock explains nothing
     readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]

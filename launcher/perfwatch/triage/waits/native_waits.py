@@ -4,11 +4,9 @@ A reader of object stores, an RPC library or a simulator's queue waits in a fute
 Python does not know, and those for somebody far away. That such a wait lasts says little before the patience is over.
 """
 
-from collections.abc import Collection
-
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.arriving import waited_on
 from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.sights import GROUP_THREADS
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import line_of, names
@@ -56,12 +54,6 @@ def may_serve(node: Node, other: Node) -> bool:
         return True
     own = {package_of(frame) for frame in inner_frames(node.stack)} - {None}
     return not own or any(package_of(frame) in own for frame in other.stack.frames)
-
-
-def unseen_share(history: History, pid: int, known: Collection[int]) -> float:
-    """Of a core: what the threads of a process use beside the known ones, all together, and beside those that carry messages."""
-    keys = [key for key in history.of(r.Thread, pid) if key[1] not in known and not carries(history, *key)]
-    return sum(motion(history, *key).run_share or 0.0 for key in keys)
 
 
 def carries(history: History, pid: int, tid: int) -> bool:

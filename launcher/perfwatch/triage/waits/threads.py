@@ -1,17 +1,14 @@
 """Edges inside one process: locks, conditions and joins."""
 
-from collections.abc import Container
-from itertools import islice
-
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, MAY, ROOM, awaited
 from perfwatch.triage.waits.bringers import bringers
-from perfwatch.triage.waits.heartbeats import MEANT_SECONDS, has_timeout, may_act, ticks, waits_forever
+from perfwatch.triage.waits.heartbeats import has_timeout, may_act, ticks, waits_forever
 from perfwatch.triage.waits.lock_owners import may_own
-from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces, unseen_share
+from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
 from perfwatch.triage.waits.sending import gives, is_typed_at
 from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
@@ -25,13 +22,10 @@ ELSEWHERE_HELD = "another process may hold it"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
-MOST_HOPS = 16  # threads that are asked one after the other who brings what they wait for
-UNSEEN_RUN_SHARE = 0.05  # of a core: threads that run and whose Python stacks could not be read, all together
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
     " rpc_wait"
 ).split()
-AWAITS_WORKERS = ("loader_wait", "pool_wait", "mp_join")  # it looks up now and then, and gives nothing
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
 
 
@@ -54,26 +48,17 @@ def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...]
         if joined:
             return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
     if not native and awaited(node) != A_LOCK:
-        known = [one for one in bringers(history, node, others) if _is_on_its_way(history, one, others)]
+        known = bringers(history, node, others)
         if known:
             return f"{awaited(node)}, from thread {known[0].name or known[0].tid}", tuple(known), None
-    asks = any_tag(node.inner, "thread_wait", "queue_get", "queue_put")
-    if node.motion.frozen is False and not asks:
-        return "something that lets it move now and then", (), End("other", node)
     unsure = False
     if awaited(node) == A_LOCK and not native:
-        rivals = nearest(
-            history, node, [other for other in others if waits_forever(other) and awaited(other) == A_LOCK]
-        )
-        others, unsure = may_own(history, node, others, rivals)
+        others, unsure = may_own(history, node, others)
     ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
     leading = [one for one in others if _leads_on(history, one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
-    onward = nearest(history, node, leading)
-    if onward and not (
-        all(map(_sleeps, onward)) and any(may_act(history, one) for one in others if one not in leading)
-    ):
-        return f"thread {onward[0].name or onward[0].tid}", tuple(onward), None
+    if leading:
+        return f"thread {leading[0].name or leading[0].tid}", tuple(leading), None
     return _ends_here(history, job, node, others, unsure=unsure)
 
 
@@ -83,8 +68,8 @@ def _ends_here(
     """What a thread waits for that no other thread of its process leads on from.
 
     Args:
-        others: those threads of its process that may let it go on.
-        unsure: whether it is not known of them who has the lock.
+        others: the threads of its process that may release it.
+        unsure: True if it is not known which of them holds the lock.
     """
     native = in_native_code(history, node)
     if node.motion.frozen is False:
@@ -97,19 +82,21 @@ def _ends_here(
         what = "something in native code" if joined is None else f"the end of its thread {joined}, in native code"
         return what, (), End(NATIVE_WAIT, node, others=locked)
     if node.wait is not None and node.wait.shared and (relatives := _who_may(history, job, node)):
-        moving = tuple(pid for pid in relatives if stirs(history, job, pid))
+        mains = [node_of(history, job, pid) for pid in relatives]
+        mains = [one for one in mains if not any_tag(one.inner, *LEADING_TAGS)]  # those wait for others themselves
+        moving = tuple(one.pid for one in mains if one.wait is None or not one.wait.forever)
         detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
         what = awaited(node)
         told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
         return told, (), End("lock", node, others=moving or relatives, detail=detail)
-    if unsure or may_release(history, node, others):
-        told = f", while {OTHERS_MOVE}" if _somebody_moves(history, node, others) else ""
+    acts = any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other)))
+    if unsure or acts or has_timeout(node) or node.motion.samples < 2:
+        told = f", while {OTHERS_MOVE}" if acts else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     if node.wait is not None and node.wait.shared and not locked:
         return f"{awaited(node)} between processes", (), End("lock", node, detail=OUTSIDE_HELD)
-    at_odds = awaited(node) == A_LOCK and any(awaited(other) == A_LOCK for other in others if waits_forever(other))
-    if not at_odds and reduces(history, node.pid):
+    if reduces(history, node.pid):
         told = f"{awaited(node)}, which a collective that is under way may bring"
         return told, (), End("collective", node, others=locked, detail=CALLBACK)
     what = awaited(node)
@@ -130,8 +117,7 @@ def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:
 
 def worked_for(history: History, others: list[Node]) -> list[Node]:
     """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
-    candidates = [other for other in others if not ticks(other) and not _listens(history, other) and not idle(other)]
-    return [other for other in candidates if _leads_on(history, other) or other.motion.frozen is False] or candidates
+    return [other for other in others if not ticks(other) and not _listens(history, other) and not idle(other)]
 
 
 def other_threads(history: History, job: Job, node: Node) -> list[Node]:
@@ -162,25 +148,6 @@ def _leads_on(history: History, node: Node) -> bool:
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
 
 
-def _is_on_its_way(history: History, node: Node, others: list[Node]) -> bool:
-    """Whether a thread that brings something runs, rests, or waits for what leads on; or one of those does that bring what it waits for."""
-    asked = {node.tid: node}
-    for at in range(MOST_HOPS):
-        one = next(islice(asked.values(), at, None), None)
-        if one is None:
-            return False
-        if not idle(one) and (one.motion.frozen is not True or _sleeps(one) or _leads_on(history, one)):
-            return True
-        for more in bringers(history, one, others):
-            asked.setdefault(more.tid, more)
-    return False
-
-
-def _sleeps(node: Node) -> bool:
-    """A thread that rests for long may be who is waited for, or a servant that nobody waits for: others that wake before may come."""
-    return node.wait is not None and node.wait.kind == "sleep"
-
-
 def _listens(history: History, node: Node) -> bool:
     """A thread that waits for visitors or for a key: it is idle, not stuck."""
     if node.wait is None or node.wait.fd is None:
@@ -199,44 +166,10 @@ def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
     return [other for other in others if (age := ages[other.tid]) is None or age <= own + BEFORE_SECONDS]
 
 
-def may_release(history: History, node: Node, others: list[Node]) -> bool:
-    """Whether a thread may yet go on: it has a timeout, or was looked at only once, or others of its process move."""
-    return has_timeout(node) or node.motion.samples < 2 or _somebody_moves(history, node, others)
-
-
-def _somebody_moves(history: History, node: Node, others: list[Node]) -> bool:
-    """Whether a thread of the process runs, or rests for a while; a heartbeat that hands nothing over does not count."""
-    if any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other))):
-        return True
-    return unseen_share(history, node.pid, {node.tid, *(other.tid for other in others)}) > UNSEEN_RUN_SHARE
-
-
 def sharers(job: Job, node: Node) -> tuple[int, ...]:
     """Other living processes of the job that may hold a lock between processes."""
     members = [m for m in job.members.values() if m.alive and m.role not in ("service", "launcher")]
     return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
-
-
-def stirs(history: History, job: Job, pid: int, apart: Container[int] = ()) -> bool:
-    """Whether any thread of a process, but for those ``apart``, runs, was seen to move, or waits for something that has an end.
-
-    Where its Python threads are known, another one counts only if it computes: a native one that looks up now and then
-    (Kineto's asks once a second whether it is to trace) holds no lock of Python's.
-    """
-    known = python_threads(history, pid)
-    nodes = (node_of(history, job, pid, tid) for tid in known or {key[1] for key in history.of(r.Thread, pid)} | {pid})
-    others = [n for n in nodes if n.tid not in apart]
-    own = [n for n in others if not idle(n) and not _is_service(history, n) and not any_tag(n.inner, *AWAITS_WORKERS)]
-    if any(n.motion.frozen is False or _comes_back(n) for n in own):
-        return True
-    return bool(known) and unseen_share(history, pid, known) > UNSEEN_RUN_SHARE
-
-
-def _comes_back(node: Node) -> bool:
-    """Whether a thread runs, or waits for something that may end soon."""
-    if node.wait is None:
-        return node.motion.frozen is not True
-    return not node.wait.forever and (node.wait.remaining_seconds or 0.0) <= MEANT_SECONDS
 
 
 def _is_service(history: History, node: Node) -> bool:

@@ -1,9 +1,10 @@
 """Waits of which the kind is unknown: in native code, or of a thread that could not be sampled. They are never complete."""
 
-from perfwatch.triage.graph.activity import ThreadActivity, work_of
+from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import NOT_SAMPLED, Builder
 from perfwatch.triage.graph.model import Basis, Fate, Kind, Prospect, Resource, Role, Task
-from perfwatch.triage.graph.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
+from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
@@ -19,7 +20,7 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
     built.claim_pair_holders(resource, node)
-    works = work_of(built.history, node.pid, ()) if node.thread is None else 0.0
+    works = work_of(built.history, node.pid).sign if node.thread is None else 0.0
     if works >= SIGN_OF_LIFE:  # of whichever of its threads
         leaf = built.lives(("work", node.pid), works, f"pid {node.pid} works")
         built.graph.claim(leaf, resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
@@ -29,7 +30,7 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
 def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Another wait, of a thread that may move now and then."""
     if node.motion.frozen is False:
-        works = seen.works
+        works = seen.work.sign
         task.fate = Fate(Prospect.LIVE, works=works, why="it moves now and then")
     else:
         unknown(built, task, node, edge, seen)

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from perfwatch.triage.graph.activity import ThreadActivity, activity_of, work_of
+from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
-from perfwatch.triage.graph.thresholds import RUNS_SHARE, SIGN_OF_LIFE
 from perfwatch.triage.moving.motion import has_ended, python_threads
+from perfwatch.triage.moving.thresholds import RUNS_SHARE, SIGN_OF_LIFE
+from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.waits.child_at_rest import polls_by_programs
 from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
 from perfwatch.triage.waits.node import Node
@@ -65,7 +66,7 @@ def process(built: Builder, task: Task, pid: int) -> None:
         if tid == pid or tid in python or not python:  # without a stack it is not known which are of Python
             role = Role.PROVIDES if tid == pid else Role.MAY_PROVIDE
             built.graph.claim(built.thread(pid, tid), resource, role, Basis.KERNEL)
-    works = work_of(built.history, pid, [tid for tid in tids if tid == pid or tid in python])
+    works = work_of(built.history, pid, [tid for tid in tids if tid == pid or tid in python]).sign
     serves_others = member is None and works < RUNS_SHARE  # it pauses for requests: this one may be lost
     if works >= SIGN_OF_LIFE and not (serves_others and built.nothing_came_of(pid)):
         leaf = built.lives(("work", pid), works, f"pid {pid} works")

@@ -5,8 +5,9 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES, RUNS_SHARE
+from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
 from perfwatch.triage.moving.loops import Loop, loop_of
+from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -25,7 +26,7 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if not gives_nothing and not is_start:  # whatever it may hand over, has anything come of it?
         gives_nothing = _has_had_its_time(built, node, loop, seen)
     if is_native or not (is_start or gives_nothing):
-        task.fate = Fate(Prospect.LIVE, works=seen.works, why="it runs")
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
     task.waits = (resource,)
@@ -53,7 +54,7 @@ def _has_had_its_time(built: Builder, node: Node, loop: Loop, seen: ThreadActivi
         return waited >= ONE_CALL_TIMES * built.hang_timeout
     if _may_turn_for_ever(loop):
         return waited >= built.hang_timeout
-    return (loop.ends is Ends.COUNTS or seen.share < RUNS_SHARE) and built.nothing_came_of(node.pid)
+    return (loop.ends is Ends.COUNTS or seen.work.cores < RUNS_SHARE) and built.nothing_came_of(node.pid)
 
 
 def _seconds_in_call(built: Builder, node: Node) -> float:

@@ -3,8 +3,9 @@
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import LATE_SECONDS, MEANT_SECONDS, POLLING_SECONDS
+from perfwatch.triage.graph.thresholds import POLLING_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of
+from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch.triage.words.backing_off import next_try_seconds

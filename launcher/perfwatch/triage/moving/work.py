@@ -1,0 +1,129 @@
+"""What a process or a thread uses: a share of a core, and bytes per second. The wait graph and the rules read the same figures.
+
+Whether work could release a wait is asked of the wait graph, not here.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion, stacks_of
+from perfwatch.triage.moving.thresholds import (
+    LIBRARIES_BYTES,
+    LOOP_SECONDS,
+    OF_OTHER_THREADS,
+    SIGN_OF_LIFE,
+    TRAFFIC_SECONDS,
+    USAGE_SECONDS,
+    WORKS_BYTES,
+)
+from perfwatch.triage.waits.node import Node
+from perfwatch_probes.readings import Descriptor, ProcessUsage, Thread, Traffic
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is used: a share of a core, and bytes per second, read, written, sent and received."""
+
+    cores: float = 0.0
+    data: float = 0.0
+
+    @property
+    def sign(self) -> float:
+        """How much of a sign of life it is: cores, and 1.0 where data moves."""
+        return max(self.cores, 1.0 if self.data >= WORKS_BYTES else 0.0)
+
+    @property
+    def said(self) -> str:
+        """In words, with its figures."""
+        data = f", {self.data / 1024:,.0f} KiB/s read and written" if self.data >= WORKS_BYTES else ""
+        return f"{self.cores:.0%} of a core{data}"
+
+
+NO_WORK = Work()
+
+
+def work_of(history: History, pid: int, beside: Iterable[int] = ()) -> Work:
+    """What a process uses, without the CPU time of the threads ``beside``; nothing if its CPU time was not watched."""
+    cores = history.rate(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=USAGE_SECONDS)
+    if cores is None:
+        return NO_WORK
+    others = cores - sum(motion(history, pid, tid).run_share or 0.0 for tid in beside)
+    data = history.rate(ProcessUsage, pid, of=_moved, seconds=USAGE_SECONDS) or 0.0
+    data = 0.0 if data < LIBRARIES_BYTES and _only_loads(history, pid) else data
+    sent = history.rate(Traffic, pid, of=lambda one: one.received_bytes + one.sent_bytes, seconds=TRAFFIC_SECONDS)
+    return Work(others if others >= OF_OTHER_THREADS * cores else 0.0, max(data, sent or 0.0))
+
+
+def _only_loads(history: History, pid: int) -> bool:
+    """True if what a process reads may be the libraries of brief programs that it starts.
+
+    The kernel adds to a process what its reaped children have read and written (``do_io_accounting`` in fs/proc/base.c).
+    """
+    last = history.latest(ProcessUsage, pid)
+    if last is None or not last.reading.children_cpu_seconds:
+        return False
+    counters = (_computed, lambda usage: usage.written_chars, lambda usage: usage.read_bytes)
+    computed, *moved = (history.rate(ProcessUsage, pid, of=one, seconds=USAGE_SECONDS) or 0.0 for one in counters)
+    return computed < SIGN_OF_LIFE and max(moved) < WORKS_BYTES
+
+
+def _computed(usage: ProcessUsage) -> float:
+    return usage.cpu_seconds + (usage.children_cpu_seconds or 0.0)
+
+
+def data_of(history: History, pid: int, tids: Collection[int]) -> float:
+    """Bytes per second that these threads read and write themselves, and that pass on the connections that they wait on."""
+    own = (history.rate(Thread, pid, tid, of=chars_of, seconds=USAGE_SECONDS) or 0.0 for tid in tids)
+    fds = frozenset[int]().union(*(waited_on(history, pid, tid, USAGE_SECONDS) for tid in tids))
+    both = sum(passed(history, pid, fd, USAGE_SECONDS, sent) for fd in fds for sent in (False, True))
+    return max(sum(own), both / USAGE_SECONDS)  # what read and write moved over a connection is in both
+
+
+def chars_of(thread: Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
+    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
+    return float(sum(known)) if known else None
+
+
+def _moved(usage: ProcessUsage) -> float:
+    return float((usage.read_chars or 0) + (usage.written_chars or 0))
+
+
+def waited_on(history: History, pid: int, tid: int, seconds: float) -> frozenset[int]:
+    """The descriptors that a thread was blocked on lately, and those that an epoll instance among them watches."""
+    waits = [one.reading.wait for one in history.series(Thread, pid, tid, seconds=seconds) if one.reading.wait]
+    fds = {wait.fd for wait in waits if wait.fd is not None} | {one.fd for wait in waits for one in wait.polled}
+    files = [seen.reading for fd in fds if (seen := history.latest(Descriptor, pid, fd)) is not None]
+    return frozenset(fds).union(*(file.watched for file in files if file.kind == "epoll"))
+
+
+def passed(history: History, pid: int, fd: int, seconds: float, sent: bool = False) -> int:
+    """Bytes that arrived on a connection over the last seconds, or that were taken of what was sent there; 0 where unknown."""
+    grown = history.growth(Descriptor, pid, fd, of=taken if sent else received, seconds=seconds)
+    return int(grown[0]) if grown is not None else 0
+
+
+def received(file: Descriptor) -> float | None:
+    """Bytes that have arrived on a connection; None where that is not known."""
+    return None if file.socket is None else file.socket.received_bytes
+
+
+def taken(file: Descriptor) -> float | None:
+    """Bytes sent on a connection that its other end has taken; None where that is not known."""
+    return None if file.socket is None else file.socket.sent_bytes
+
+
+def moves_data(history: History, node: Node) -> bool:
+    """True if a thread reads or writes so much itself that its loop is one over data, which come to an end."""
+    rate = history.rate(Thread, node.pid, node.tid, of=chars_of, seconds=LOOP_SECONDS)
+    return rate is not None and rate >= WORKS_BYTES
+
+
+def releases_gil(history: History, node: Node) -> bool:
+    """True if a thread was seen without the GIL half of the time: it computes in native code and does not only run Python.
+
+    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
+    """
+    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS)]
+    return known.count(False) > 0 and known.count(False) >= known.count(True)
