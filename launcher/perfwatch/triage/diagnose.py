@@ -10,7 +10,7 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.sub_causes import called
-from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, ends_outside, fate_of
+from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
@@ -103,7 +103,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
         return finding
     if fate.prospect is Prospect.LIVE:
         return None
-    if fate.prospect is Prospect.OPEN and (ends_outside(case, waiting) or a_releaser_runs(case, waiting)):
+    if fate.prospect is Prospect.OPEN and (fate.strangers or a_releaser_runs(case, waiting)):
         finding = msgspec.structs.replace(finding, confidence=min(finding.confidence, float(Level.MEDIUM)))
     if (until := ends_at(case, waiting)) is None:
         return finding

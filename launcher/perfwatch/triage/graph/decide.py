@@ -91,12 +91,6 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
     return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
 
 
-def ends_outside(case: Case, pid: int) -> bool:
-    """True if the wait of a rank ends at something that a task outside of the job may release, seen or not."""
-    built = wait_graph_of(case)
-    return any(resource is not None and resource.strangers for _, resource in built.graph.sinks(built.starts[pid]))
-
-
 def a_releaser_runs(case: Case, pid: int) -> bool:
     """True if a thread that may release the wait of a rank, directly or over others, runs in a loop: it may come to it, or never."""
     built = wait_graph_of(case)

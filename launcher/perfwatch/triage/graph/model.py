@@ -122,6 +122,7 @@ class Fate:
     works: float = 0.0  # cores, or 1.0 where bytes move; DUE: 1.0 if the wait is over then
     why: str = ""
     by: Key | None = None  # LIVE and DUE of a wait: the task that releases it
+    strangers: bool = False  # OPEN: a task outside of the job may release it, seen or not
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -377,7 +378,8 @@ class _Solution:
         if resource.until is not None:
             self._push(Fate(Prospect.DUE, resource.basis, resource.until, resource.sure), None, resource)
         if not resource.complete:
-            self._push(Fate(Prospect.OPEN, resource.basis, why=resource.why), None, resource)
+            fate = Fate(Prospect.OPEN, resource.basis, why=resource.why, strangers=resource.strangers)
+            self._push(fate, None, resource)
         claims = self.graph.claims.get(resource, {})
         for key in claims:
             self.graph.operations += 1

@@ -45,7 +45,9 @@ def process(built: Builder, task: Task, pid: int) -> None:
     why = OUTSIDE if member is None else "" if sampled else NOT_SAMPLED
     polls = member is not None and polls_by_programs(built.case, member)
     why = "it polls" if polls else why
-    resource = Resource(Kind.PROCESS, ("process", pid), complete=not why, why=why, strangers=why == OUTSIDE)
+    resource = Resource(
+        Kind.PROCESS, ("process", pid), complete=not why, why=why, strangers=why == OUTSIDE and not sampled
+    )
     task.waits = (resource,)
     if polls:
         return
