@@ -146,7 +146,7 @@ def test_its_keys_show_stacks_and_verdict_and_leave_the_terminal_as_it_was(tmp_p
         window.keys("b")
         window.until(lambda screen: any(line.startswith("gpu 0") for line in screen))
         window.keys("c")
-        window.until(lambda screen: "nobody watches this job" in screen[-1])
+        window.until(lambda screen: "this job is not watched" in screen[-1])
         window.keys("q")
         window.until(lambda screen: screen[0] == "ended with 0")
 

@@ -64,7 +64,7 @@ def test_killed_launcher_leaves_the_job_running_and_nothing_of_ours(launch: Laun
 
 @pytest.mark.parametrize("whom", ["watcher", "launcher", "everything of ours"])
 def test_kills_at_random_moments_are_not_felt(launch: Launch, whom: str) -> None:
-    """Whenever it happens, the program steps on, ends when it should, and nobody traces it."""
+    """Whenever it happens, the program steps on, ends when it should, and it is not traced."""
     chance = random.Random(whom)
     for _ in range(KILLS):
         run = launch(*python(PROGRAM), stdin=subprocess.PIPE, options=("--quiet",))

@@ -70,7 +70,7 @@ def test_a_server_of_the_job_that_computes_is_named_instead_of_the_network() -> 
 def test_one_that_rests_itself_or_is_elsewhere_leaves_the_network_to_blame(
     changed: Callable[[Reading], Reading], surely: bool
 ) -> None:
-    """What one of the job's own waits for nobody knows."""
+    """What one of the job's own waits for no other task knows."""
     verdict = retold(SERVER, changed)
 
     assert verdict.cause == "starved_by_network"

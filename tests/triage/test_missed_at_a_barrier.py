@@ -81,7 +81,7 @@ def test_a_condition_between_processes_is_no_lock() -> None:
         for one in recording.records
     )
 
-    assert "waits for a condition or an event between processes that nobody signals; process 23866 has ended" in (
+    assert "waits for a condition or an event between processes that is not signalled; process 23866 has ended" in (
         judged(replace(recording, records=records)).summary
     )
 

@@ -235,7 +235,7 @@ def record(rank: int, *calls: str, world: int = 2, numbers: tuple[int, ...] = ()
         ),
         (
             (record(0, "recv 0<-1", "send 0->1"), record(1, "recv 1<-0", "send 1->0")),
-            "each receives first, and nobody sends",
+            "each receives first, and none of them sends",
         ),
         (tuple(record(rank, f"send {rank}->{(rank + 1) % 3}", world=3) for rank in range(3)), "each sends first"),
         # The other one waits in a collective for the sender to come to it.

@@ -245,7 +245,7 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
         ),
         ("starved_by_transforms/fires/one_of_two_workers", "while 1 of 2 workers is computing, mostly at resample"),
         ("waiting_for_file/fires/database_of_another_rank", "held by rank 2 (pid 931), at main (fit.py:55)"),
-        ("hung_at_exit/fires/queue_unread", "(nobody else holds the other end) to read"),
+        ("hung_at_exit/fires/queue_unread", "(no other one holds the other end) to read"),
         (
             "deadlocked_locks/fires/task_that_died",
             "a task of its event loop that could run for ever; no thread was seen to wake it",

@@ -55,7 +55,7 @@ def top(
         else:
             folder = find_session(target, os.environ, KillableChild())
             control = watching(folder)
-        reason = "nobody watches this job any more: perfwatch capture KIND PID"
+        reason = "this job is not watched any more: perfwatch capture KIND PID"
         errands = Errands(control if mine(folder) else None, reason if mine(folder) else "not your session: read-only")
         viewer = Viewer(Follower(folder), console(sys.stdout), errands)
         if once or not sys.stdout.isatty():

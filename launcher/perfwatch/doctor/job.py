@@ -164,4 +164,4 @@ def _state(filesystem: Filesystem, pid: int) -> Ability:
             f"pid {tracer} traces it (state {state}): a debugger or a profiler",
             f"see who: ps -o pid,user,args -p {tracer}",
         )
-    return possible("tracer", f"nobody traces it; state {state}")
+    return possible("tracer", f"it is not traced; state {state}")

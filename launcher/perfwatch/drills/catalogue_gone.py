@@ -5,7 +5,7 @@ from perfwatch.drills.drill import Culprit, Drill
 GONE_DRILLS: tuple[Drill, ...] = (
     Drill("finished", "finished.py", "the run ends with exit code 0", "gone", ("finished",)),
     Drill("crashed", "crashed_traceback.py", "the run ends with a traceback", "gone", ("crashed",)),
-    Drill("killed", "killed.py", "somebody sends SIGKILL to the run", "gone", ("killed",)),
+    Drill("killed", "killed.py", "SIGKILL is sent to the run", "gone", ("killed",)),
     Drill(
         "killed-rank",
         "stalled_collective_dead.py",

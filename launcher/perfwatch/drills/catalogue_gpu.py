@@ -109,7 +109,7 @@ _CARD: tuple[Drill, ...] = (
     _fault("allocator_thrash", "allocator_thrash", "the cache of GPU memory is emptied in each step"),
     _fault("allocator_thrash-full", "allocator_thrash_full", "ever new sizes at the edge of the memory allowed"),
     _alike("varied_batches", "allocator_thrash", "ever new sizes with room enough"),
-    _fault("shared_gpu", "shared_gpu", "somebody else's process computes on the same GPU"),
+    _fault("shared_gpu", "shared_gpu", "another user's process computes on the same GPU"),
     _alike("idle_neighbour", "shared_gpu", "somebody else's process holds GPU memory and does nothing"),
     _fault(
         "slow_attention_fallback",

@@ -74,7 +74,7 @@ HANGS: tuple[Drill, ...] = (
     hung(
         "blocked_rendezvous-store",
         "blocked_rendezvous_store",
-        "the trainer waits for a key in the TCPStore that nobody sets",
+        "the trainer waits for a key in the TCPStore that is never set",
         Culprit("main", "learning_rate"),
         (),
     ),
@@ -99,14 +99,14 @@ HANGS: tuple[Drill, ...] = (
     hung(
         "blocked_pipe-fifo",
         "blocked_pipe_fifo",
-        "a DataLoader worker opens a FIFO that nobody writes to",
+        "a DataLoader worker opens a FIFO that is never written to",
         Culprit("worker", "__getitem__"),
         STRENGTHS,
     ),
     hung(
         "waiting_for_file",
         "waiting_for_file_flag",
-        "the trainer polls for a flag file that nobody writes",
+        "the trainer polls for a flag file that is never written",
         Culprit("main", "wait_for_preprocessing"),
     ),
     hung(

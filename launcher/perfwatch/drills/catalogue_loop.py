@@ -102,7 +102,7 @@ LOOP_DRILLS: tuple[Drill, ...] = (
     Drill(
         "polite_workers",
         "polite_workers.py",
-        "the workers rest after each answer of a store, so as not to load it: nobody refuses anything",
+        "the workers rest after each answer of a store, so as not to load it: no request is refused",
         "slow",
         ("starved_by_transforms", "starved_by_network"),
         "retrying",

@@ -91,7 +91,7 @@ def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     if what == A_BARRIER:
         return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
     if what == A_CONDITION:
-        return f"{who(chain)} waits for {what} between processes that nobody signals; {ended} {has} ended{told}"
+        return f"{who(chain)} waits for {what} between processes that is not signalled; {ended} {has} ended{told}"
     if what == ROOM:
         return f"{who(chain)} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}"
     kept = "one of them" if several else "it"

@@ -20,7 +20,7 @@ from perfwatch.triage.graph.claims import (
     terminal,
     timers,
 )
-from perfwatch.triage.graph.model import Activity, Fate, Prospect, Task
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE
 from perfwatch.triage.waits.edges import Edge
@@ -88,19 +88,22 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     in_turns = kind not in GOES_ON and seen.work.cores < RUNS_SHARE  # it waits again and again, for requests perhaps
     lost = in_turns and built.nothing_came_of(node.pid)
-    if seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not lost:
-        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it moves now and then")
-        return
+    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not lost
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
-    still = still or built.nothing_came_of(node.pid)
-    if seen.work.data >= ARRIVING_BYTES and not still and task.key not in built.starts.values():
-        task.fate = Fate(Prospect.LIVE, works=1.0, why="data moves")
+    still = still or built.nothing_came_of(node.pid) or task.key in built.starts.values()
+    data = seen.work.data >= ARRIVING_BYTES and not still
+    if (moves or data) and not edge.targets:
+        why = "it moves now and then" if moves else "data moves"
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why=why)
         return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets and not lost:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
         processes.other_tasks(built, task, node, edge)
+        if moves or data:  # it takes result after result
+            leaf = built.lives(("moves", node.pid, node.tid), seen.work.cores, "it moves now and then", Activity.RUNS)
+            built.graph.claim(leaf, task.waits[0], Role.PROVIDES, Basis.KERNEL)
     else:
         _waits(built, calls, task, node, edge, kind, seen)
     if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):

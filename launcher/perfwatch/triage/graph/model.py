@@ -185,7 +185,7 @@ def seen_through(claim: Claim, fate: Fate) -> Fate:
         return Fate(Prospect.OPEN, basis, works=fate.works, why=fate.why or "other threads wake up now and then")
     if claim.role is Role.MAY_PROVIDE and fate.prospect is Prospect.DUE:
         return replace(fate, basis=basis, works=0.0)
-    return replace(fate, basis=basis)
+    return replace(fate, basis=basis, strangers=fate.strangers and claim.role is not Role.MAY_PROVIDE)
 
 
 Step = tuple[

@@ -79,7 +79,7 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
 def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, come: str) -> tuple[Evidence, Evidence]:
     """What shows that a running thread stays in its loop; ``come``: what would come in a run that goes on."""
     pid = f"pid {chain.start.pid}"
-    served = "is served by its card" if at_work(case, chain.end) else "waits for nobody"
+    served = "is served by its card" if at_work(case, chain.end) else "waits for no other task"
     runs = f"{chain.start.motion.run_share or 0.0:.0%} of a core"
     return (
         case.saw("stack", pid, stays, sampled, expected),

@@ -107,7 +107,7 @@ def why_in_a_ring(names: list[str]) -> str:
     if kinds == {"send"}:
         return "each sends first, and the one that it sends to does not receive"
     if kinds == {"recv"}:
-        return "each receives first, and nobody sends"
+        return "each receives first, and none of them sends"
     return "one makes a call more than the next, or in another order"
 
 

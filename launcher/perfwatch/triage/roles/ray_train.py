@@ -49,7 +49,7 @@ def untold_ranks(ranks: Collection[int], stores: Collection[int]) -> str:
     if len(ranks) < 2 or (known and len(ranks) == 2):
         return ""
     others = "the workers other than rank 0 are" if known else "they are"
-    return f"Ray tells nobody outside which worker is which rank: {others} numbered in the order of their start"
+    return f"Ray does not show which worker is which rank: {others} numbered in the order of their start"
 
 
 def title(process: r.Process) -> str:

@@ -86,7 +86,7 @@ def _trained(case: Case, chain: Chain) -> bool:
 def _what(chain: Chain, peer: str, quiet: float) -> str:
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN":
-        return f"{chain.awaited}, and nobody has for {quiet:.0f} s"
+        return f"{chain.awaited}; none has come for {quiet:.0f} s"
     if sends(chain.end) is not None:
         return f"{chain.awaited}, which has taken nothing for {quiet:.0f} s"
     return f"{peer}, which has sent nothing for {quiet:.0f} s"

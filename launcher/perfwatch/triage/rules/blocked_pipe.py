@@ -61,7 +61,7 @@ def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
         summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
         patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
         ceiling=MAY_COME if may_come else 1.0,
-        evidence=(case.saw("pipe", name, "the other end", missing, "somebody reads" if writes else "somebody writes"),),
+        evidence=(case.saw("pipe", name, "the other end", missing, "it is read" if writes else "it is written to"),),
         alternatives=(Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),),
         next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
     )

@@ -24,7 +24,7 @@ GUESSED = 0.7  # the pool is idle, but no worker is known to have died
 def judge(case: Case) -> Outcome:
     """Fires on a dead end, or on a pool of idle workers one of which is a replacement."""
     for pid, chain in case.chains.items():
-        alone = chain.end.node.pid == pid and not chain.end.detail  # a rank that has ended waits for nobody
+        alone = chain.end.node.pid == pid and not chain.end.detail  # a rank that has ended waits for no other task
         if chain.end.kind != "dead" or alone or case.progress[pid].kind != "still":
             continue
         # Seen to wait since: a look from before the end is of a wait that the end may end.

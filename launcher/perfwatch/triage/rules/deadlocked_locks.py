@@ -37,9 +37,7 @@ from perfwatch_probes.readings import Stack, Thread
 
 CAUSE = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 
-SILENT_TASKS = (
-    "a task that ended with an error tells nobody before it is awaited: asyncio.TaskGroup, or add_done_callback"
-)
+SILENT_TASKS = "a task that ended with an error is silent until it is awaited: asyncio.TaskGroup, or add_done_callback"
 AWAIT = "in a coroutine await what it asks its own loop for: .result() there waits for ever"
 # A process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known.
 CEILING_ELSEWHERE = 0.8

@@ -249,11 +249,7 @@ def balanced(case: Case) -> Outcome:
         cause=BALANCED.name,
         state="healthy",
         summary=f"training goes on ({basis}) and nothing in particular holds it back"
-        + (
-            f", though its thread sleeps {slept:.0%} of the time for what nobody has a name for"
-            if slept >= MUCH
-            else ""
-        ),
+        + (f", though its thread sleeps {slept:.0%} of the time in waits of an unknown kind" if slept >= MUCH else ""),
         confidence=min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0),
         owner=BALANCED.owner,
         evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),

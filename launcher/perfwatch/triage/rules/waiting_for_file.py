@@ -55,7 +55,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if own:
         first = TAKEN_TWICE if twice else INHERITED if blocked else "another connection of its own process"
         holders = f"{first} ({holders})" if holders else first
-    owner = f"held by {holders}" if holders else "nobody is known to hold it"
+    owner = f"held by {holders}" if holders else "its holder is not known"
     watched = silent_seconds(case, chain)
     alone = twice and end.node.stack is not None
     patience = STRUCTURAL_SECONDS if own and (inside or alone) and all(map(_rests_for_ever, inside)) else temporal(case)

@@ -21,7 +21,7 @@ def judge(case: Case) -> Outcome:
             CAUSE.name,
             chain,
             owner=CAUSE.owner,
-            summary=f"{who(chain)} waits for somebody to type{' at the debugger prompt' if debugger else ''}",
+            summary=f"{who(chain)} waits for input{' at the debugger prompt' if debugger else ' at a terminal'}",
             patience=DECISIVE_SECONDS,
             alternatives=(Alternative(cause="blocked_pipe", refuted_by="what it reads is a terminal, not a pipe"),),
             next=(

@@ -30,7 +30,7 @@ MAY = {A_CONDITION: "may signal", A_BARRIER: "may share", ROOM: "may make"}
 def awaited(node: Node) -> str:
     """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
     if node.stack is None and node.wait is None:
-        return "what nobody could look at"
+        return "something that could not be looked at"
     if "queue_get" in node.inner:
         return "an item in a queue"
     if "queue_put" in node.inner or _puts_between_processes(node):

@@ -83,7 +83,7 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         # found through a pipe, at whose other end it is: it keeps nobody waiting
         return ending("other", node, "its next task")
     if "prompt" in inner and node.state != "R":
-        return ending("input", node, "somebody at the debugger's prompt")
+        return ending("input", node, "input at the debugger's prompt")
     for kind, look in OF_LIBRARIES:
         if (found := look(history, job, node)) is not None:
             return _found(found, kind)
@@ -169,7 +169,7 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
 def _terminal(node: Node, file: r.Descriptor) -> Edge:
     """Somebody types at the process' own terminal; any other one is a line to a device, or to another program."""
     if is_typed_at(file):
-        return ending("input", node, f"somebody to type on {file.target}", descriptor=file)
+        return ending("input", node, f"input on {file.target}", descriptor=file)
     held = f", which pid {', '.join(map(str, file.other_side[:3]))} answers" if file.other_side else ""
     return ending("network", node, f"the other side of {file.target}{held}", descriptor=file, others=file.other_side)
 
@@ -187,7 +187,7 @@ def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
 
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
     if rendezvous.is_store(history, job, node, socket):
-        return ending("rendezvous", node, "a key in the store that nobody has set", descriptor=file, detail="store")
+        return ending("rendezvous", node, "a key in the store that was never set", descriptor=file, detail="store")
     orphaned = other_end.bereft(history, job, node, socket)
     if orphaned:
         return Edge("socket", f"pid {orphaned[0].pid}, which was at the other end of a pipe", orphaned)
@@ -215,7 +215,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
             return Edge(kind, where, nodes)
         # A server of the job's own that goes on serving: this connection is silent all the same.
     if socket.state == "LISTEN":
-        return ending("network", node, f"somebody to connect to {socket.local}", descriptor=file)
+        return ending("network", node, f"a connection to {socket.local}", descriptor=file)
     what = takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
     return ending("network", node, what, descriptor=file, others=socket.peer_pids)
 
@@ -237,7 +237,7 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     if within is not None:
         return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
-    who = f"pid {outside[0]}" if outside else "somebody (nobody else holds the other end)"
+    who = f"pid {outside[0]}" if outside else "a process (no other one holds the other end)"
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
 
 
@@ -255,7 +255,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         file = polling.opened(history, node)
         path = wait.path or "a file"
         if wait.kind == "open" and polling.is_fifo(node, file):
-            what = f"somebody to open the other end of {path}, a FIFO"
+            what = f"a process to open the other end of {path}, a FIFO"
             return ending("pipe_empty", node, what, descriptor=file, detail=wait.path or "")
         return ending("storage", node, f"{wait.call} of {path}", descriptor=file, detail=wait.path or "")
     if wait is not None and wait.kind == "lock":

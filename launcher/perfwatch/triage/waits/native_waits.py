@@ -1,4 +1,4 @@
-"""Waits inside of native code, which look like a lock of Python's that nobody releases.
+"""Waits inside of native code, which look like a lock of Python's that no thread releases.
 
 A reader of object stores, an RPC library or a simulator's queue waits in a futex or on a descriptor of its own for threads that
 Python does not know, and those for somebody far away. That such a wait lasts says little before the patience is over.

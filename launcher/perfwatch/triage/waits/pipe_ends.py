@@ -22,7 +22,7 @@ def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, 
     if known - {end.node.pid} and not writes:
         return "those who hold its write end wait for this reader themselves", False
     if opens or pipe is None or pipe.kind == "fifo":
-        return f"nobody else holds its {far} end", True
+        return f"no other process holds its {far} end", True
     if end.node.pid in known:
-        return f"nobody else holds its {far} end", False
+        return f"no other process holds its {far} end", False
     return f"who holds its {far} end cannot be seen from here", True

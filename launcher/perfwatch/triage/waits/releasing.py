@@ -124,7 +124,7 @@ def why_nobody_comes(
         pids = ", ".join(map(str, end.others[:3]))
         return f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
     if end.detail == OUTSIDE_HELD:
-        return f"; nobody of the job shares it, and a process outside {MAY.get(lock, 'may hold')} it"
+        return f"; no process of the job shares it, and one outside {MAY.get(lock, 'may hold')} it"
     if not moving:
         with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
         too = "so do" if len(beside) > 1 else "so does"

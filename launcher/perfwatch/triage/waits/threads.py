@@ -101,9 +101,9 @@ def _ends_here(
         return told, (), End("collective", node, others=locked, detail=CALLBACK)
     what = awaited(node)
     if what != A_LOCK:
-        why = "who do not come" if what == A_BARRIER else "which nobody brings about"
+        why = "who do not come" if what == A_BARRIER else "which no thread brings about"
         return f"{what}, {why}", (), End("lock", node, others=locked)
-    who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that nobody releases"
+    who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that no thread releases"
     return f"{what} {who}", (), End("lock", node, others=locked)
 
 
