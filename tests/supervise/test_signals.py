@@ -6,12 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from perfwatch.recording.recording import load
 from perfwatch.run.forwarding import VERDICT_SIGNAL
+from perfwatch.run.sentry import SPREAD_SECONDS
+from tests.end_to_end.conftest import until
 from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
 
 pytestmark = pytest.mark.live
@@ -171,6 +175,22 @@ def test_group_directed_trigger_is_not_passed_on_and_a_requeue_handler_runs_once
 
     assert (run.end(), output) == (0, "SIGTERM\n")
     assert "captur" not in errors
+
+
+def test_of_a_signal_to_the_group_the_job_gets_no_second_copy_however_late_it_is_known(launch: Launch) -> None:
+    """Where the process that tells has no CPU for long, the launcher waits for it: a stopped one has none."""
+    run = counter(launch, "SIGHUP", start_new_session=True)
+    sentry = next(one for one in psutil.Process(run.pid).children() if one.name().startswith("perfwatch-sent"))
+    sentry.suspend()
+    until(lambda: sentry.status() == psutil.STATUS_STOPPED)
+    os.killpg(run.pid, signal.SIGHUP)
+    assert run.line() == "SIGHUP"
+    stopped_until = time.monotonic() + 5 * SPREAD_SECONDS
+    until(lambda: time.monotonic() > stopped_until)
+    sentry.resume()
+    os.kill(run.pid, signal.SIGTERM)
+
+    assert (run.rest()[0], run.end()) == ("SIGTERM\n", 0)
 
 
 def test_launcher_in_which_something_fails_still_forwards_and_ends_as_the_child() -> None:

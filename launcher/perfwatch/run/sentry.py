@@ -18,7 +18,8 @@ from perfwatch_probes.readable import readable
 
 # kill(2) on a group reaches all of it in one system call; systemd and Slurm walk a list of pids for some milliseconds.
 SPREAD_SECONDS = 0.02
-SAME_SECONDS = 1.0  # reports older than this belong to an earlier signal
+SAME_SECONDS = 1.0  # reports older than this belong to an earlier signal; none takes longer
+LOOK_SECONDS = 0.002  # between two looks at a sentry that waits for a CPU
 _REPORT = struct.Struct("=id")
 
 
@@ -42,18 +43,34 @@ class Sentry:
             pass  # no process, memory or descriptor left: every signal counts as ours alone then
 
     def felt(self, arrival: linux.Arrival) -> bool:
-        """Whether the sentry got this signal too. Waits up to 20 ms where a process sent it."""
-        ends = time.monotonic() + (0.0 if arrival.from_kernel else SPREAD_SECONDS)
+        """True if the sentry got this signal too.
+
+        Where a process sent the signal, the sentry gets 20 ms for it, and up to 1 s while it has a signal to report: on a busy machine
+        it waits for a CPU.
+        """
+        began = time.monotonic()
+        ends = began + (0.0 if arrival.from_kernel else SPREAD_SECONDS)
         while True:
+            rests = self._rests()  # before the reports are read: what it got by then is among them if it rests
             self._collect()
             for report in self._reports:
                 if report[0] == arrival.number:
                     self._reports.remove(report)
                     return True
-            remaining = ends - time.monotonic()
-            if remaining <= 0 or self._socket is None:
+            now = time.monotonic()
+            if self._socket is None or now - began >= SAME_SECONDS or (rests and now >= ends):
                 return False
-            readable(remaining, self._socket)
+            readable(max(ends - now, LOOK_SECONDS), self._socket)
+
+    def _rests(self) -> bool:
+        """True if the sentry sleeps and no signal is pending for it, if it has ended, or if that cannot be read."""
+        try:
+            with open(f"/proc/{self._pid}/status", "rb") as file:
+                lines = dict(line.split(b":", 1) for line in file.read().splitlines())
+            state, pending = lines[b"State"].split()[0], int(lines[b"ShdPnd"], 16) | int(lines[b"SigPnd"], 16)
+            return state == b"Z" or (state == b"S" and not pending)
+        except (OSError, KeyError, ValueError):
+            return True
 
     def dismiss(self) -> None:
         """End the process and reap it: nothing is felt any more."""

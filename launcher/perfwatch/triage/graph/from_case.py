@@ -92,14 +92,14 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
     still = still or built.nothing_came_of(node.pid) or task.key in built.starts.values()
     data = seen.work.data >= ARRIVING_BYTES and not still
-    if (moves or data) and not edge.targets:
-        why = "it moves now and then" if moves else "data moves"
-        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why=why)
+    leads_on = bool(edge.targets) and not (edge.kind == "lock" and _is_futex(node))
+    if (moves or data) and not leads_on:
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it moves now and then" if moves else "data moves")
         return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets and not lost:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
-    if edge.targets and not (edge.kind == "lock" and _is_futex(node)):
+    if leads_on:
         processes.other_tasks(built, task, node, edge)
         if moves or data:  # it takes result after result
             leaf = built.lives(("moves", node.pid, node.tid), seen.work.cores, "it moves now and then", Activity.RUNS)
