@@ -135,7 +135,7 @@ def feed_streams():
 
 
 class StagingArea:
-    """Two buffers for whoever copies weights; a copy needs one to read and one to write."""
+    """Two buffers for copies of weights; a copy needs one to read and one to write."""
 
     def __init__(self, model):
         self.model = model

@@ -37,13 +37,13 @@ CHILD_ENDS = Wait(call="wait4", number=61, kind="child", child_pid=CHILD, foreve
 SENDERS = 6
 
 
-def senders(history: History, pid: int, bytes_per_second: float, share: float) -> None:
+def senders(history: History, pid: int, bytes_per_second: float, share: float, until: float = UNTIL) -> None:
     """Threads that send parts of a file, each with a socket that has a timeout, as Python's mostly have."""
     for number in range(SENDERS):
         fd = 20 + number
         ready = Wait(call="poll", number=7, kind="poll", polled=(PolledFile(fd=fd, events=4),), remaining_seconds=50.0)
-        runs(history, pid, (PART,), STOPPED, UNTIL, tid=pid + 1000 + number, share=share, wait=ready)
-        sends(history, pid, fd, bytes_per_second, UNTIL)
+        runs(history, pid, (PART,), STOPPED, until, tid=pid + 1000 + number, share=share, wait=ready)
+        sends(history, pid, fd, bytes_per_second, until)
 
 
 def others_wait(history: History, ranks: int) -> None:
@@ -209,6 +209,17 @@ def test_a_server_that_only_looks_for_visitors_has_lost_the_request() -> None:
     verdict = judged(asks(0.005), STOPPED + 80.0)
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_network")
+
+
+@pytest.mark.parametrize("share", [0.03, 0.3])
+@pytest.mark.parametrize("waited", [80.0, 390.0])
+def test_threads_that_upload_after_training_are_at_work_for_as_long_as_it_takes(share: float, waited: float) -> None:
+    """A checkpoint of a terabyte: they use little CPU time and wait again and again."""
+    history, now = job(1), STOPPED + waited
+    stands(history, FIRST, UPLOADS, FOR_EVER, now)
+    senders(history, FIRST, 5e6, share, now)
+
+    assert judged(history, now).state == "busy"
 
 
 LOCK = Wait(call="flock", number=73, kind="lock", fd=5, forever=True)

@@ -46,8 +46,8 @@ TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================
 
 A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims.running``): the hang timeout for
-a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and for a server that takes
-requests in turns, and only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.
+a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and moves no data, and that
+only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.
 
 A resource that ``strangers`` may release (a file, a key of a store, the far end of a connection) makes a hang medium at most.
 

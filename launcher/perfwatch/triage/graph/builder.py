@@ -155,14 +155,10 @@ class Builder:
         return max(since_training(self.case, rank), quiet(self.case, rank).seconds, waits)
 
     def nothing_came_of(self, pid: int) -> bool:
-        """True if a rank that has trained has made no step for so long that what works for it may have lost its request.
-
-        pid: of a process of the rank; of a stranger: all ranks. A rank that has not trained yet may prepare for hours.
-        """
+        """True if the rank of a process has trained, and has made no step for five hang timeouts. Preparation may take hours."""
         rank = self._rank_of(pid)
-        ranks = [self.job.members[one] for one in self.starts] if rank is None else [rank]
-        longest = COUNTS_TIMES * self.hang_timeout
-        return all(has_trained(self.case, one) and self.waited_seconds(one.pid) >= longest for one in ranks)
+        trained = rank is not None and has_trained(self.case, rank)
+        return trained and self.waited_seconds(pid) >= COUNTS_TIMES * self.hang_timeout
 
     @property
     def hang_timeout(self) -> float:

@@ -22,7 +22,7 @@ from perfwatch.triage.graph.claims import (
 )
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
-from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -86,17 +86,15 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         collectives.group_call(built, calls, task, node.pid)
         return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
-    in_turns = kind not in GOES_ON and seen.work.cores < RUNS_SHARE  # it waits again and again, for requests perhaps
-    lost = in_turns and built.nothing_came_of(node.pid)
-    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not lost
+    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
-    still = still or built.nothing_came_of(node.pid) or task.key in built.starts.values()
+    still = still or task.key in built.starts.values() or running.reads_for_ever(built, node, kind)
     data = seen.work.data >= ARRIVING_BYTES and not still
     leads_on = bool(edge.targets) and not (edge.kind == "lock" and _is_futex(node))
     if (moves or data) and not leads_on:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it moves now and then" if moves else "data moves")
         return
-    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets and not lost:
+    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     if leads_on:

@@ -15,7 +15,7 @@ READS = ("recv", "read", "poll")
 def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
     """Of the threads beside one that waits for a lock, those that may own it; True if a reader that is left out may, all the same.
 
-    Whoever stands within a ``with`` of that name does. Failing that: where another thread stopped at a lock, those
+    A thread within a ``with`` of that name does. Else, where another thread stopped at a lock, those
     two explain each other, and a listener that waits for its next message beside them does not; it holds nothing at all where each of
     its lines was read and is in no ``with``.
     """

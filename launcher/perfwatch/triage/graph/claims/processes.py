@@ -6,7 +6,7 @@ from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
 from perfwatch.triage.moving.motion import has_ended, python_threads
-from perfwatch.triage.moving.thresholds import RUNS_SHARE, SIGN_OF_LIFE
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.waits.child_at_rest import polls_by_programs
 from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
@@ -69,8 +69,7 @@ def process(built: Builder, task: Task, pid: int) -> None:
             role = Role.PROVIDES if tid == pid else Role.MAY_PROVIDE
             built.graph.claim(built.thread(pid, tid), resource, role, Basis.KERNEL)
     works = work_of(built.history, pid, [tid for tid in tids if tid == pid or tid in python]).sign
-    serves_others = member is None and works < RUNS_SHARE  # it pauses for requests: this one may be lost
-    if works >= SIGN_OF_LIFE and not (serves_others and built.nothing_came_of(pid)):
+    if works >= SIGN_OF_LIFE:
         leaf = built.lives(("work", pid), works, f"pid {pid} works")
         built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
 

@@ -7,7 +7,7 @@ from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
 from perfwatch.triage.moving.loops import Loop, loop_of
-from perfwatch.triage.moving.thresholds import RUNS_SHARE
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
 from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -45,8 +45,8 @@ def _may_turn_for_ever(loop: Loop) -> bool:
 def _has_had_its_time(built: Builder, node: Node, loop: Loop, seen: ThreadActivity) -> bool:
     """True if a thread has run for so long, and the rank that waits got nothing, that it may never give anything.
 
-    A loop without a known end is given the hang timeout, a call that may not return half of it. Items and requests are taken in turns:
-    they are given five times as long, and then one may be lost.
+    A loop without a known end is given the hang timeout, a call that may not return half of it, and a loop that counts and moves no data
+    five times as long.
     """
     waited = built.waited_seconds(node.pid)
     if loop.ends is Ends.ONE_CALL:
@@ -54,7 +54,13 @@ def _has_had_its_time(built: Builder, node: Node, loop: Loop, seen: ThreadActivi
         return waited >= ONE_CALL_TIMES * built.hang_timeout
     if _may_turn_for_ever(loop):
         return waited >= built.hang_timeout
-    return (loop.ends is Ends.COUNTS or seen.work.cores < RUNS_SHARE) and built.nothing_came_of(node.pid)
+    moves_data = seen.work.data >= ARRIVING_BYTES  # of which there is an end
+    return loop.ends is Ends.COUNTS and not moves_data and built.nothing_came_of(node.pid)
+
+
+def reads_for_ever(built: Builder, node: Node, kind: str) -> bool:
+    """True if a thread turns in a loop without a known end, and nothing came of it for long: the data that it moves may have none."""
+    return kind == "python" and _may_turn_for_ever(loop_of(built.history, node)) and built.nothing_came_of(node.pid)
 
 
 def _seconds_in_call(built: Builder, node: Node) -> float:
