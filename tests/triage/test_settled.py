@@ -14,11 +14,12 @@ from perfwatch.triage.graph.decide import states_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.history import History
 from perfwatch.triage.rules import RULES
-from perfwatch_probes.readings import Descriptor, Process, ProcessUsage, Reading
+from perfwatch_probes.readings import Descriptor, ProcessUsage, Reading, Thread
 from tests.recorded import RECORDINGS, load_case
 
 LOOKALIKES = [case for case in cases(RECORDINGS) if case.parent == RECORDINGS / "unknown" / "lookalike"]
 LOST_TURN = RECORDINGS / "unknown" / "fires" / "unknown"
+EACH_SECONDS = 2.0  # between looks that repeat the last one
 NAMED = RECORDINGS / "deadlocked_locks" / "fires" / "actors_that_call_each_other"
 
 
@@ -58,25 +59,58 @@ def test_a_holder_outside_of_the_job_may_release_it() -> None:
     assert diagnose(changed(load_case(LOST_TURN), outside), expected_of(LOST_TURN).at).state == "inconclusive"
 
 
-def test_an_eventfd_whose_holders_are_not_known_is_open() -> None:
-    """Linux before 5.2 does not say which one it is."""
-
-    def old(reading: Reading) -> Reading:
-        return structs.replace(reading, writers=(), readers=()) if isinstance(reading, Descriptor) else reading
-
-    assert diagnose(changed(load_case(LOST_TURN), old), expected_of(LOST_TURN).at).state == "inconclusive"
+def old(reading: Reading) -> Reading:
+    """Linux before 5.2 does not say which eventfd it is."""
+    return structs.replace(reading, writers=(), readers=()) if isinstance(reading, Descriptor) else reading
 
 
-def test_a_handler_of_a_signal_may_release_it() -> None:
-    """SIGALRM is number 14."""
+def handled(reading: Reading) -> Reading:
+    """SIGALRM, number 14, has a handler."""
+    return structs.replace(reading, signals_caught=1 << 13) if isinstance(reading, ProcessUsage) else reading
+
+
+def prolonged(recording: Recording, change: object, seconds: float, works: int | None = None) -> Recording:
+    """As it was at its end for so much longer, with other readings; the threads of process ``works`` run from then on."""
+    longer = changed(recording, change)
+    last = [one for one in longer.records if one.at > recording.end - EACH_SECONDS]
+
+    def later(reading: Reading, by: float) -> Reading:
+        if not isinstance(reading, Thread):
+            return reading
+        if reading.pid == works:
+            return structs.replace(
+                reading, state="R", wait=None, run_seconds=(reading.run_seconds or 0.0) + by, ran_ago_seconds=0.0
+            )
+        return structs.replace(reading, ran_ago_seconds=(reading.ran_ago_seconds or 0.0) + by)
+
+    more = [
+        structs.replace(one, at=one.at + by, reading=later(one.reading, by))
+        for one in last
+        for by in (EACH_SECONDS * number for number in range(1, int(seconds / EACH_SECONDS)))
+    ]
+    return replace(longer, records=(*longer.records, *sorted(more, key=lambda one: one.at)))
+
+
+@pytest.mark.parametrize("change", [old, handled])
+def test_what_may_still_be_released_is_called_hung_after_the_hang_timeout(change: object) -> None:
+    """No rule has a name for it, and nothing in the job works for it: that is a hang with medium confidence."""
+    recording = prolonged(load_case(LOST_TURN), change, 100.0)
+
+    soon, late = diagnose(recording.until(45.0), 45.0), diagnose(recording.until(70.0), 70.0)
+
+    assert soon.state == "inconclusive"
+    assert (late.state, late.cause, late.confidence) == ("hung", "unknown", 0.65)
+    assert "next_order" in late.summary
+    assert "not ruled out is" in late.summary
+
+
+def test_beside_a_process_that_works_no_hang_is_claimed() -> None:
+    """It may be at work for what is waited for."""
     recording = load_case(LOST_TURN)
-    pid = min(one.reading.pid for one in recording.records if isinstance(one.reading, Process))
-    usage = ProcessUsage(pid=pid, state="S", threads=1, cpu_seconds=1.0, major_faults=0, minor_faults=0,
-                         resident_bytes=0, signals_caught=1 << 13)  # fmt: skip
-    first = recording.records[0]
-    with_it = replace(recording, records=(*recording.records, structs.replace(first, reading=usage)))
+    worker = max(one.reading.pid for one in recording.records if isinstance(one.reading, Thread))
+    longer = prolonged(recording, old, 100.0, works=worker)
 
-    assert diagnose(with_it, expected_of(LOST_TURN).at).state == "inconclusive"
+    assert diagnose(longer.until(70.0), 70.0).state != "hung"
 
 
 def test_a_name_that_is_only_suspected_is_given_once_the_wait_is_settled() -> None:
@@ -96,6 +130,6 @@ def test_a_wait_that_something_can_release_is_not_settled(case: Path) -> None:
     """A holder that sleeps and returns, native code, a signal handler, a process outside of the job."""
     at = expected_of(case).at
     recording = load_case(case).until(at)
-    states = states_of(Case(History(recording.records, at), recording.session, recording.events))
+    states = [*states_of(Case(History(recording.records, at), recording.session, recording.events))]
 
     assert all(one.fate is None or one.fate.prospect is not Prospect.SETTLED for one in states)

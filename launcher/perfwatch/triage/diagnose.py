@@ -10,7 +10,7 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.sub_causes import called
-from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of
+from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
@@ -67,6 +67,8 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     findings: list[Finding] = []
     missing: list[Missing] = list(case.missing)
     for rule in rules:
+        if rule.cause.name == UNNAMED and any(one.state == "hung" and _is_sure(one) for one in findings):
+            continue
         try:
             outcome = rule.judge(case)
             if isinstance(outcome, Finding):
@@ -133,9 +135,9 @@ def _possible(case: Case, actions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) -> Verdict:
-    findings = _named_first(findings)
+    findings = _named_first(case, findings)
     waiting = [f for f in findings if f.decides_in_seconds > 0]
-    sure = [f for f in findings if f.confidence >= SURE and f.decides_in_seconds <= 0]
+    sure = [f for f in findings if _is_sure(f)]
     suspected = waiting or [f for f in findings if f.state == "hung" and f.confidence < SURE]
     if any(f.state in MOVING for f in sure) and (any(one.state != "busy" for one in suspected) or _stands(case)):
         sure = [f for f in sure if f.state not in MOVING]
@@ -169,8 +171,8 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     )
 
 
-def _named_first(findings: list[Finding]) -> list[Finding]:
-    """Where nothing can release the wait of any rank, a rule that has a name for it gives the name, and needs no more time.
+def _named_first(case: Case, findings: list[Finding]) -> list[Finding]:
+    """A rule that has a name for a hang gives the name; where nothing can release the wait of any rank, it needs no more time.
 
     Work that is surely done says that something can.
     """
@@ -179,10 +181,16 @@ def _named_first(findings: list[Finding]) -> list[Finding]:
         return findings
     rest = [one for one in findings if one is not settled]
     hung = [one for one in rest if one.state == "hung"]
-    sure = any(one.confidence >= SURE and one.decides_in_seconds <= 0 for one in rest if one.state in ("hung", "busy"))
-    if sure or settled.decides_in_seconds > 0 or (hung and _shorter(hung[0], settled) < TABLE.settled):
+    sure = any(_is_sure(one) for one in rest if one.state in ("hung", "busy"))
+    soon = settled.decides_in_seconds > 0 or (hung and _shorter(hung[0], settled) < TABLE.settled)
+    if sure or soon or not is_settled(case):
         return rest if hung or sure else findings
     return [_decided(hung[0], settled), *(one for one in rest if one is not hung[0])] if hung else findings
+
+
+def _is_sure(finding: Finding) -> bool:
+    """A verdict, and no suspicion."""
+    return finding.confidence >= SURE and finding.decides_in_seconds <= 0
 
 
 def _shorter(one: Finding, other: Finding) -> float:

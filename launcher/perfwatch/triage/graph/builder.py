@@ -13,6 +13,7 @@ from perfwatch.triage.graph.model import (
     Resource,
     Role,
     Task,
+    Unread,
     WaitGraph,
 )
 from perfwatch.triage.graph.silence import Silence, Source
@@ -31,7 +32,7 @@ from perfwatch.triage.waits.node import End, Node, node_of
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch_probes import readings as r
 
-NOT_SAMPLED = "it was not sampled"
+NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = "a process outside of the job"
 OTHER_END = "the other end of a connection"
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
@@ -188,6 +189,14 @@ class Builder:
             busiest = max(works, key=lambda tid: (works[tid], -tid))
             leaf = self.lives(("native", node.pid, busiest), total, "native threads run", Activity.RUNS)
             self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
+        for tid in works:
+            if (
+                motion(self.history, node.pid, tid).state == "D"
+            ):  # it may read through a mapping: neither CPU time nor bytes show it
+                reads = Fate(Prospect.OPEN, why=Unread("a native thread waits for a disk"))
+                self.graph.claim(
+                    self.leaf(("reads", node.pid, tid), reads, Activity.BLOCKED), resource, Role.MAY_PROVIDE, basis
+                )
 
     def _native_work(self, pid: int, tid: int) -> float:
         """Of a core."""

@@ -1,15 +1,16 @@
 """The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfwatch.triage.case import SOON_SECONDS, Case
 from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.graph.activity import last_change
-from perfwatch.triage.graph.builder import NOT_SAMPLED, OTHER_END, OUTSIDE, Builder
+from perfwatch.triage.graph.builder import OTHER_END, OUTSIDE, Builder
 from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect
+from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect, Unread
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
@@ -73,10 +74,10 @@ def decide(case: Case, table: Table = TABLE) -> State:
     return State("inconclusive", found.pid) if found.state == "unknown" else found
 
 
-def states_of(case: Case, table: Table = TABLE) -> tuple[State, ...]:
+def states_of(case: Case, table: Table = TABLE) -> Iterator[State]:
     """Of each rank that lives."""
     built = wait_graph_of(case)
-    return tuple(_of_rank(case, built, pid, table) for pid in built.starts)
+    return (_of_rank(case, built, pid, table) for pid in built.starts)
 
 
 def fate_of(case: Case, pid: int) -> Fate | None:
@@ -85,16 +86,24 @@ def fate_of(case: Case, pid: int) -> Fate | None:
     return built.graph.fates[built.starts[pid]] if pid in built.starts else None
 
 
+def is_settled(case: Case) -> bool:
+    """True if nothing can release the wait of any rank."""
+    built = wait_graph_of(case)
+    return all(built.graph.fates[key].prospect is Prospect.SETTLED for key in built.starts.values())
+
+
 def silence_of_rank(case: Case, pid: int) -> Silence:
     """Of the wait of a rank's training thread."""
     built = wait_graph_of(case)
     return _silence(case, built, pid, tuple(built.graph.sinks(built.starts[pid])))
 
 
-def a_releaser_runs(case: Case, pid: int) -> bool:
+def a_releaser_runs(case: Case, *pids: int) -> bool:
     """True if a thread that may release the wait of a rank, directly or over others, runs in a loop: it may come to it, or never."""
     built = wait_graph_of(case)
-    found = (task for task in built.graph.reachable(built.starts[pid]) if task.key not in built.starts.values())
+    starts = frozenset(built.starts.values())
+    reached = built.graph.reachable(*(built.starts[pid] for pid in pids))
+    found = (task for task in reached if task.key not in starts)
     return any(task.activity is Activity.RUNS and task.waits and task.waits[0].kind is Kind.LOOP for task in found)
 
 
@@ -156,8 +165,8 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
 
 
 def _open_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table) -> float:
-    if any(one is not None and (one.kind is Kind.TASKS or one.why == NOT_SAMPLED) for _, one in sinks):
-        return float("inf")  # nothing was asked of it, or it rests on a task that was not sampled
+    if isinstance(fate.why, Unread) or any(one is not None and isinstance(one.why, Unread) for _, one in sinks):
+        return float("inf")
     timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * _longest_step(case, pid))
     counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
     needs = timeout * (table.counts_times if counts else 1.0)

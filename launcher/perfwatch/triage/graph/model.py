@@ -102,6 +102,12 @@ class Kind(Enum):
     TASKS = "new tasks"
 
 
+class Unread(str):
+    """Why not every possible releaser of a resource is known: something was not read. A later look may read it."""
+
+    __slots__ = ()
+
+
 class Ends(Enum):
     """How a loop ends."""
 
@@ -282,11 +288,13 @@ class WaitGraph:
             key = self.fates[key].by
         return found
 
-    def reachable(self, start: Key) -> list[Task]:
-        """A task and all that may release its wait, directly or over others, by claims of any role."""
-        found: dict[Key, None] = {start: None}
-        for key in (todo := [start]):
-            for resource in self.tasks[key].waits:
+    def reachable(self, *starts: Key) -> list[Task]:
+        """Some tasks and all that may release their waits, directly or over others, by claims of any role."""
+        found: dict[Key, None] = dict.fromkeys(starts)
+        entered: set[Resource] = set()
+        for key in (todo := [*starts]):
+            for resource in set(self.tasks[key].waits) - entered:
+                entered.add(resource)
                 new = [one for one in self.claims.get(resource, {}) if one not in found]
                 found.update(dict.fromkeys(new))
                 todo += new

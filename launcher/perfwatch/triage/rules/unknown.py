@@ -1,10 +1,10 @@
-"""Every rank is blocked, nothing that could release it can, and no other cause fits."""
+"""Every rank is blocked, nothing that could release it can or does for the hang timeout, and no other cause fits."""
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.decide import TABLE, State, states_of, watched_seconds
+from perfwatch.triage.graph.decide import TABLE, State, a_releaser_runs, is_settled, states_of, watched_seconds
 from perfwatch.triage.graph.from_case import wait_graph_of
-from perfwatch.triage.graph.model import Basis, Prospect, Task
+from perfwatch.triage.graph.model import Activity, Basis, Prospect, Task, Unread
 from perfwatch.triage.graph.words import blocked_on, does, pid_of, resource_named, why_settled
 from perfwatch.triage.hang import witnesses
 from perfwatch.triage.rule import Cause, Rule
@@ -19,25 +19,43 @@ CAUSE = Cause("unknown", "hung", "unknown", (Thread,))
 SEEN, INFERRED = 0.75, 0.65
 SHOWN_LINKS, SHOWN_CULPRITS = 12, 3
 SETTLED = "No thread or process that perfwatch can see can still release this wait"
+OPEN = "No thread or process that perfwatch can see has worked for this wait"
 
 
 def judge(case: Case) -> Outcome:
     """Every rank is blocked, and what could release it is blocked, too."""
-    states = settled(case)
+    states = standing(case)
     return _finding(case, states) if states else None
 
 
-def settled(case: Case) -> tuple[State, ...]:
-    """The states of all ranks, if each is hung and settled, and was watched for long enough; else none."""
+def standing(case: Case) -> tuple[State, ...]:
+    """The states of all ranks, if each is hung, and was watched for long enough; else none."""
     if not case.ranks or watched_seconds(case) < TABLE.unnamed_watched:
         return ()
     built = wait_graph_of(case)
-    if any(built.graph.fates[key].prospect is not Prospect.SETTLED for key in built.starts.values()):
+    if any(built.graph.fates[key].prospect > Prospect.OPEN for key in built.starts.values()):
         return ()
-    states = states_of(case)
-    if any(one.state != "hung" or one.fate is None or one.fate.prospect is not Prospect.SETTLED for one in states):
+    if not is_settled(case) and (a_releaser_runs(case, *built.starts) or _is_unread(built)):
         return ()
-    return states
+    states: list[State] = []
+    for one in states_of(case):
+        if one.state != "hung" or not _is_still(one):
+            return ()
+        states.append(one)
+    return tuple(states)
+
+
+def _is_unread(built: Builder) -> bool:
+    """True if something was not read of a task that may release a wait of some rank."""
+    reached = built.graph.reachable(*built.starts.values())
+    return any(isinstance(built.graph.fates[task.key].why, Unread) for task in reached)
+
+
+def _is_still(state: State) -> bool:
+    """True if nothing can release the wait of a rank, or if all that could is blocked: none of it runs or polls."""
+    if state.fate is None or state.fate.prospect is Prospect.SETTLED:
+        return state.fate is not None
+    return all(task.activity not in (Activity.RUNS, Activity.POLLS) for task, _ in state.sinks)
 
 
 def _finding(case: Case, states: tuple[State, ...]) -> Finding:
@@ -45,16 +63,21 @@ def _finding(case: Case, states: tuple[State, ...]) -> Finding:
     # The rank whose way is the shortest is the nearest to what all wait for.
     state = min(states, key=lambda one: len(built.graph.way(built.starts[_pid(one)])))
     pid, sinks = _pid(state), [task for task, _ in state.sinks]
-    reason = why_settled(built, sinks[0])
-    basis = min(one.fate.basis for one in states if one.fate is not None)
+    fates = [one.fate for one in states if one.fate is not None]
     silent = min(one.silence.seconds for one in states)
+    seen = is_settled(case) and min(one.basis for one in fates) >= Basis.STACK
+    if is_settled(case):
+        claim, reason, at = SETTLED, why_settled(built, sinks[0]), sinks[0]
+    else:
+        claim, reason = f"{OPEN} for {silent:.0f} s", next(f"not ruled out is {one.why}" for one in fates if one.why)
+        at = next((one for one in sinks if one.kind == "thread"), built.graph.tasks[built.starts[pid]])
     entity = f"pid {pid_of(sinks[0]) or pid}"
-    graph = case.saw("wait graph", entity, SETTLED.lower(), reason, "a thread or process works on it, or will")
+    graph = case.saw("wait graph", entity, claim.lower(), reason, "a thread or process works on it, or will")
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{blocked_on(built, sinks[0])}. {SETTLED}: {reason}",
-        confidence=SEEN if basis >= Basis.STACK else INFERRED,
+        summary=f"{blocked_on(built, at)}. {claim}: {reason}",
+        confidence=SEEN if seen else INFERRED,
         owner=CAUSE.owner,
         culprits=tuple(_culprit(built, pid, task) for task in sinks[:SHOWN_CULPRITS]),
         wait_chain=_links(built, pid),

@@ -10,7 +10,7 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task
+from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task, Unread
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
 from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes
@@ -35,6 +35,8 @@ POINT_TO_POINT = frozenset(
     )
 )
 ANSWER_IS_DUE = "a flight recorder may still answer"
+ON_ITS_WAY = "data on its way between the ranks"
+UNREAD_TRAFFIC = Unread("what travels between the ranks was not read")
 ON_CARD = "gpu"
 
 
@@ -168,7 +170,7 @@ def group_call(built: Builder, calls: Calls, task: Task, pid: int) -> None:
     called = calls.have_come(needed)
     untold = moves is None and not calls.edges and bool(needed) and bool(built.history.entities(r.Traffic))
     if untold and called:
-        why = "the traffic was not read twice"
+        why = Unread("the traffic was not read twice")
         task.waits = (Resource(Kind.GROUP_CALL, ("call",), complete=False, why=why, basis=Basis.STACK),)
         return
     complete = (built.job.covered and not unseen) or bool(lost)
@@ -238,7 +240,7 @@ def _fabric(built: Builder, calls: Calls, mine: Call | None, moves: bool | None)
         return Resource(Kind.MISMATCH, key, complete=on_cards, why=why, basis=Basis.STACK)
     lossy = flow is not None and flow.lost
     sure = on_cards and calls.together
-    why = ANSWER_IS_DUE if sure and recorder_owes(built.case) else "all ranks are in one call, and no data travels"
+    why = ANSWER_IS_DUE if sure and recorder_owes(built.case) else ON_ITS_WAY if moves is False else UNREAD_TRAFFIC
     fabric = Resource(Kind.FABRIC, key, complete=sure or lossy, why=why, basis=Basis.STACK)
     if calls.exchange and built.graph.is_new(fabric):  # any thread of a rank may send or receive
         for start in built.starts.values():

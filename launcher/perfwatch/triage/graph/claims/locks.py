@@ -8,7 +8,7 @@ import signal
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims.native import is_in_native_code
-from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Member
@@ -130,7 +130,7 @@ def _file_of_others(built: Builder, node: Node) -> str:
         return ""
     files = other_end.waited_on(built.history, node, node.wait)
     if not files:
-        return "the files that it watches were not read"
+        return Unread("the files that it watches were not read")
     for file in files:
         if file.socket is None and file.kind not in ("pipe", "anon", "file"):
             return f"what comes over {file.target}"
@@ -160,7 +160,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
     looks = _threads(built, node.pid)
     with_nccl = any(one.name.startswith("pt_nccl") for one in looks)
     if any(tid not in known for tid in _stale(built, node.pid)):
-        return "a thread that was not sampled lately"
+        return Unread("a thread that was not sampled lately")
     for one in looks:
         if one.tid in known or not known or one.wait is None or one.name.startswith(LIBRARY_THREADS):
             continue

@@ -15,7 +15,7 @@ OF_PYTHON = {"acquire", "wait", "get", "put", "join"}
 
 def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Other threads and children may release it, and so may what cannot be seen."""
-    why = NOT_SAMPLED if node.thread is None and node.stack is None else edge.waits_for
+    why = NOT_SAMPLED if node.stack is None else edge.waits_for
     resource = Resource(Kind.UNKNOWN, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.builder import NOT_SAMPLED, OUTSIDE, Builder, end_of
-from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Prospect, Resource, Role, Task, Unread
 from perfwatch.triage.moving.motion import has_ended, python_threads
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.work import work_of
@@ -110,7 +110,7 @@ def idle(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     if edge.kind in ("pool", "loader"):
         task.waits = (Resource(Kind.POOL, task.key, basis=Basis.ELIMINATION),)
     else:
-        task.waits = (Resource(Kind.TASKS, task.key, complete=False, why="nothing was asked of it"),)
+        task.waits = (Resource(Kind.TASKS, task.key, complete=False, why=Unread("nothing was asked of it")),)
 
 
 def ended_child(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
