@@ -1,24 +1,31 @@
-"""The rank that others wait for in a collective: what keeps it away, whether that may end by itself, and how it is reported.
+"""Ranks that others wait for: what keeps one away, whether that may end by itself, which were not seen at all, and how that is reported.
 
-It stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it.
+A rank that has not come stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it. Of
+a job on many hosts ``AbsentRanks`` knows what became of each host, which no recording of one machine does. No process has looked at the
+ranks that it blames, so it does so only where they can be nowhere else.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
 
-import msgspec
-
+from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.graph.decide import fate_of
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.hang import hung, silent_seconds, who
-from perfwatch.triage.independence import MAY_COME
+from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.motion import WINDOW_SECONDS as LATELY_SECONDS
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.work import moves_data
+from perfwatch.triage.moving.work import moves_data, waited_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
     exchange,
+    hang_between,
     in_collective,
     leaves,
     links,
@@ -27,24 +34,24 @@ from perfwatch.triage.ranks.calls import (
     over,
     rank_of,
 )
-from perfwatch.triage.ranks.groups import UNHEARD, Seat, counted_apart, growing
-from perfwatch.triage.ranks.thresholds import CERTAIN, FEW, HIGH
-from perfwatch.triage.ranks.waitgraph import WaitGraph
+from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.waits.asked_for import awaited
+from perfwatch.triage.waits.asked_for import awaited as what_it_awaits
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
+from perfwatch.triage.waits.native_waits import OF_GLOO
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, culprit, node_of
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Culprit, Evidence, Finding, Outcome, doing
-from perfwatch_probes.readings import Process, Stack, Thread
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome, doing
+from perfwatch_probes.readings import Descriptor, Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
@@ -53,6 +60,9 @@ OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_de
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
+GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
+NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
+LAST_WORDS = "look for the last words of the rank in the job's log"
 
 
 # Does it come by itself?
@@ -92,7 +102,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
         return True  # one sleep that is over soon, and no try since the others wait
     if end.still and not wakes and end.node.stack is not None:
         return end.kind not in SETTLED and moved.recurrent
-    recent = _recent(case, chain)
+    recent = case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
     if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
@@ -114,10 +124,6 @@ def stood(case: Case, chain: Chain) -> float | None:
     if node.wait is not None and (node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
         since.append(node.motion.ran_ago_seconds)  # no rhythm has so long a timeout: the kernel knows when it began
     return min((one for one in since if one is not None), default=0.0)
-
-
-def _recent(case: Case, chain: Chain) -> Profile:
-    return case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
 
 
 def runs_on(case: Case, absent: Chain) -> bool:
@@ -206,16 +212,15 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
 
 def missed(case: Case, graph: WaitGraph | None) -> list[Member]:
     """Ranks that have ended and may be waited for, those first that failed; only these where the groups tell who is waited for."""
-    gone = sorted(
-        (rank for rank in case.job.ranks if not rank.alive), key=lambda one: (_is_done(one), not _failed(one))
-    )
+    gone = [rank for rank in case.job.ranks if not rank.alive]
+    gone.sort(key=lambda one: (one.ended is not None and one.ended.exit_code == 0, not _failed(one)))
     if graph is None or not graph.edges or any(seat.rank is None for seat in graph.ends):
         return gone
     targets = {rank for edges in graph.edges.values() for rank in edges}
     return [rank for rank in gone if rank.rank in targets]
 
 
-def blamed(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph | None, at_work: bool) -> Member | None:
+def lost(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph | None, at_work: bool) -> Member | None:
     """The rank whose end keeps the others waiting; None where that may be one that lives.
 
     One that was killed or has failed mostly does. One that came to its end may be in no group that goes on: its work is done, and
@@ -229,11 +234,8 @@ def blamed(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph |
     """
     if not gone or not absent or (graph is not None and graph.edges) or _failed(gone[0]):
         return gone[0] if gone else None
-    return None if at_work or _is_done(gone[0]) else gone[0]
-
-
-def _is_done(rank: Member) -> bool:
-    return rank.ended is not None and rank.ended.exit_code == 0
+    ended = gone[0].ended
+    return None if at_work or (ended is not None and ended.exit_code == 0) else gone[0]
 
 
 def _failed(rank: Member) -> bool:
@@ -243,17 +245,12 @@ def _failed(rank: Member) -> bool:
 # How it is reported
 
 
-def call(graph: WaitGraph | None, waiting: list[Chain]) -> str:
-    """What they wait in, as the recorders name it; failing that, as the stacks do."""
-    named = [graph.calls.get(rank_of(chain), "") for chain in waiting] if graph is not None else []
+def calls_of(graph: WaitGraph | None, waiting: Sequence[Chain]) -> tuple[str, dict[int, str]]:
+    """What ranks wait in, as the recorders name it, or else as the stacks do: of the first of which it is known, and by rank."""
+    known = graph.calls if graph is not None else {}
     stands = waiting[0].awaited if waiting[0].end.kind == "collective" else "the collective that the others are in"
-    return next((name for name in named if name), stands)
-
-
-def calls_of(graph: WaitGraph | None, waiting: list[Chain]) -> dict[int, str]:
-    """By rank, what it waits in."""
-    op, known = call(graph, waiting), graph.calls if graph is not None else {}
-    return {rank_of(chain): known.get(rank_of(chain), op) for chain in waiting}
+    op = next((name for chain in waiting if (name := known.get(rank_of(chain)))), stands)
+    return op, {rank_of(chain): known.get(rank_of(chain), op) for chain in waiting}
 
 
 def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
@@ -263,52 +260,44 @@ def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Ou
     """
     if not waiting:
         return None
-    lost, op = seat.state in UNHEARD, call(graph, waiting)
-    if lost and not seat.host and seat.pid is None and len(case.ranks) < (case.job.world_size or 0):
+    gone, (op, _) = seat.state in UNHEARD, calls_of(graph, waiting)
+    patience = STRUCTURAL_SECONDS if gone else temporal(case)
+    why = f"never joined {op}: it has called less often than the others, and no count grows"
+    why += ", and RAS does not hear from it" if gone else ""
+    advice = f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
+    if gone and not seat.host and seat.pid is None and len(case.ranks) < (case.job.world_size or 0):
+        patience = GONE_SECONDS
         why = f"is gone, and never joined {op}: no process of it is here any more, and RAS does not hear from it"
         advice = "no process of that rank is here any more: look at what it printed last, and for the OOM killer in the kernel log"
-        patience = GONE_SECONDS
-    else:
-        why = f"never joined {op}: it has called less often than the others, and no count grows"
-        why += ", and RAS does not hear from it" if lost else ""
-        advice = f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
-        if seat.pid in case.chains:
-            advice = f"sudo $(command -v perfwatch) attach {seat.pid}: its own stack says why"
-        patience = STRUCTURAL_SECONDS if lost else temporal(case)
-    found = hung(
+    elif seat.pid in case.chains:
+        advice = f"sudo $(command -v perfwatch) attach {seat.pid}: its own stack says why"
+    return hang_between(
         case,
-        STALLED.name,
-        waiting[0],
-        owner=STALLED.owner,
-        summary=f"{seat.name} {why}; {listed([rank_of(chain) for chain in waiting])} for it",
+        STALLED,
+        waiting,
+        f"{seat.name} {why}; {listed(waiting)} for it",
         patience=patience,
-        silent=graph.seconds,
+        stood=graph.seconds,
         evidence=graph.evidence(case),
-        ceiling=CERTAIN,
-        next=(advice,),
+        culprits=(Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None),),
+        wait_chain=links(case, waiting, graph.calls),
+        advice=(advice,),
     )
-    culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
-    return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links(case, waiting, graph.calls))
 
 
 def ended(case: Case, waiting: Chain, gone: Member, graph: WaitGraph | None) -> Finding:
     """A rank of this host has ended, and another one waits for it."""
-    op = call(graph, [waiting])
-    found = hung(
+    op, _ = calls_of(graph, [waiting])
+    return hang_between(
         case,
-        STALLED.name,
-        waiting,
-        owner=STALLED.owner,
-        summary=f"rank {gone.rank} (pid {gone.pid}) is gone and rank {waiting.start.rank} waits for it in {op}",
-        patience=STRUCTURAL_SECONDS,
-        silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
+        STALLED,
+        [waiting],
+        f"rank {gone.rank} (pid {gone.pid}) is gone and rank {waiting.start.rank} waits for it in {op}",
+        stood=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
         evidence=(_has_ended(case, gone), *(graph.evidence(case) if graph is not None else ())),
-        next=("dmesg | grep -i 'killed process'",),
-    )
-    return msgspec.structs.replace(
-        found,
         culprits=(Culprit(pid=gone.pid, rank=gone.rank),),
         wait_chain=links(case, [waiting], {rank_of(waiting): op}),
+        advice=("dmesg | grep -i 'killed process'",),
     )
 
 
@@ -318,20 +307,19 @@ def left_behind(case: Case, gone: Sequence[Member]) -> Finding | None:
     line = exchange(case, waiting[0], MPI_COLLECTIVES) if waiting and gone else None
     if line is None:
         return None
-    lost = gone[0]
-    ranks = listed([rank_of(chain) for chain in waiting])
-    found = hung(
+    place = line.text.strip()[:80]
+    return hang_between(
         case,
-        STALLED.name,
-        waiting[0],
-        owner=STALLED.owner,
-        summary=f"rank {lost.rank} (pid {lost.pid}) is gone and {ranks} for it: {line.text.strip()[:80]}",
+        STALLED,
+        waiting,
+        f"rank {gone[0].rank} (pid {gone[0].pid}) is gone and {listed(waiting)} for it: {place}",
         patience=temporal(case),
-        ceiling=HIGH,
-        evidence=(_has_ended(case, lost),),
-        next=("look at what that rank printed last: did it leave a loop earlier than the others?",),
+        ceiling=Level.HIGH,
+        evidence=(_has_ended(case, gone[0]),),
+        culprits=(Culprit(pid=gone[0].pid, rank=gone[0].rank),),
+        wait_chain=links(case, waiting, dict.fromkeys(map(rank_of, waiting), place)),
+        advice=("look at what that rank printed last: did it leave a loop earlier than the others?",),
     )
-    return msgspec.structs.replace(found, culprits=(Culprit(pid=lost.pid, rank=lost.rank),))
 
 
 def _has_ended(case: Case, gone: Member) -> Evidence:
@@ -347,7 +335,211 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
     if end.kind == "sleep" and end.node.stack is not None and retries(case, end.node.stack):
         return f"{who(absent)} backs off and tries again and again"
     if not over(absent):
-        also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
+        also = "".join(f", and {named(one, absent.end.node.pid)} for {what_it_awaits(one)}" for one in roots[:2])
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
+
+
+# Ranks of which nothing was seen
+
+
+def whole(case: Case) -> bool:
+    """True if all ranks that the job says it has are seen, and it says how many."""
+    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
+
+
+def missing(present: list[int], seen: int, size: int | None) -> RankGaps:
+    """The ranks that are not here, where all that are have their numbers; else none."""
+    ranks = RankGaps(present, size)
+    return ranks if len(ranks) == (size or 0) - seen else RankGaps((), 0)
+
+
+def have_met(case: Case) -> bool:
+    """True if all ranks were there once: torch makes gloo's workers once each is connected to every other (ProcessGroupGloo.cpp)."""
+    return any(one.name.startswith(OF_GLOO) for one in _threads(case))
+
+
+def blamed(case: Case, ranks: Collection[int]) -> tuple[Culprit, ...]:
+    """The ranks that should be here; none of a job on several machines, or of one that is not seen whole."""
+    here = {rank.process.local_world_size for rank in case.ranks}
+    elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
+    if elsewhere or case.lacks("ranks"):
+        return ()
+    return tuple(Culprit(pid=0, rank=rank) for rank in islice(ranks, SHOWN))
+
+
+def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
+    """The ranks that have ended while others are here, and that in words: ``; rank 2 (pid 7) has ended (exited with code 0)``."""
+    ended = [rank for rank in case.job.ranks if not rank.alive][:SHOWN]
+    told = ((rank, how_it_ended(case.history, rank.pid)) for rank in ended)
+    words = (f"; rank {rank.rank} (pid {rank.pid}) has ended{f' ({how})' if how else ''}" for rank, how in told)
+    return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
+
+
+def absent(case: Case, present: list[int], seen: int, size: int) -> str:
+    """That some are not there, in words: have not come, or were there and are gone."""
+    where = "not on this machine or not there at all"
+    if unseen := case.lacks("ranks"):
+        where = f"not seen here: {unseen.reason}"
+    elif have_met(case):
+        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
+    ranks = missing(present, seen, size)
+    if not ranks or len(ranks) > SHOWN:
+        return f"{size - seen} of {size} ranks are {where}"
+    named = ", ".join(map(str, ranks))
+    return f"rank {named} of {size} is {where}" if len(ranks) == 1 else f"ranks {named} of {size} are {where}"
+
+
+def awaited(case: Case, chain: Chain) -> str:
+    """What a rank waits for, where none is seen to stand elsewhere."""
+    if chain.end.detail == "store":
+        return "a key in the store that no rank has set"
+    if not whole(case):
+        return "the other ranks to appear"
+    places: dict[str, int | None] = {}
+    for rank in case.ranks:
+        names = rank.process.environment
+        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
+    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:SHOWN])
+    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    return f"the others, though all {len(case.ranks)} ranks are here{told}"
+
+
+def _lead_nowhere_else(case: Case) -> bool:
+    """True if every connection of gloo's that was seen leads to a rank that is here: it keeps one to each that lives."""
+    history = case.history
+    loops = [(one.pid, one.tid) for one in _threads(case) if one.name.startswith(GLOO_CONNECTIONS)]
+    watched = {(pid, fd) for pid, tid in loops for fd in waited_on(history, pid, tid, LATELY_SECONDS)}
+    files = [history.latest(Descriptor, *key) for key in watched]
+    sockets = [file.reading.socket for file in files if file is not None and file.reading.socket is not None]
+    established = [one for one in sockets if one.state == "ESTABLISHED"]
+    return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
+
+
+def _threads(case: Case) -> list[Thread]:
+    looks = [case.history.latest(Thread, *key) for rank in case.ranks for key in case.history.of(Thread, rank.pid)]
+    return [look.reading for look in looks if look is not None]
+
+
+# Jobs on many hosts
+
+
+class AskedHost(Protocol):
+    """What became of one host that was asked: ``silent``, ``no_job`` and ``answered`` are the states that matter here."""
+
+    @property
+    def host(self) -> str:
+        """Its name."""
+
+    @property
+    def state(self) -> str:
+        """What became of it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it did not answer."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were seen there."""
+
+    @property
+    def unclear(self) -> bool:
+        """True if ranks of the job may be there that were not seen."""
+
+
+@dataclass(frozen=True)
+class _Where:
+    """What became of the ranks that were seen nowhere. ``host``: the one that can have them."""
+
+    hosts: tuple[str, ...]
+    does: str
+    told: str
+    next: str
+    host: str | None = None
+    ceiling: float = Level.HIGH  # the culprits were not seen
+
+
+class AbsentRanks:
+    """The rule, with what is known of the hosts.
+
+    Args:
+        reports: what became of each host that was asked.
+        complete: whether these are all hosts of the job: then a rank that is on none of them has ended.
+        advice: how every process of a host can be looked at.
+    """
+
+    def __init__(self, reports: Sequence[AskedHost], complete: bool = False, advice: str = "") -> None:
+        self._reports = reports
+        self._complete = complete
+        self._advice = advice
+
+    @property
+    def rule(self) -> Rule:
+        """As the catalogue has it."""
+        return Rule(STALLED, self._judge)
+
+    def _judge(self, case: Case) -> Outcome:
+        """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
+        ranks = case.job.absent
+        waiting = [chain for chain in case.still_chains if chain.end.kind in ("collective", "gpu")]
+        if not ranks or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
+            return None
+        if unclear := [report.host for report in self._reports if report.unclear]:
+            reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
+            return _abstains(ranks, reason, f"{self._advice}; what hinders a look is told of each host")
+        where = self._where(len(ranks))
+        if where is None:
+            return _abstains(
+                ranks, "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
+            )
+        return self._finding(case, waiting, ranks, where)
+
+    def _where(self, absent: int) -> _Where | None:
+        """None where they may do well on a host that was not asked.
+
+        A host may be listed and run no process of the job (a login node, a spare one). That says nothing about ranks.
+        """
+        silent, without = (
+            tuple(report.host for report in self._reports if report.state == state) for state in ("silent", "no_job")
+        )
+        most = max((len(report.ranks) for report in self._reports), default=0)  # that any host has
+        fits = absent <= most * len(silent)
+        if silent and (fits or self._complete):
+            host = silent[0] if len(silent) == 1 and fits and not without else None
+            console = f"look at {silent[0]}, and at what its console says: it may be down, or out of memory"
+            return _Where(silent, "does not answer", f"{listed_hosts(silent)} does not answer", console, host)
+        has_none = f"{listed_hosts(without)} has no process of this job"
+        if self._complete:
+            told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")
+            return _Where(without, "has no process of this job", told, LAST_WORDS)
+        if without and not silent:
+            return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
+        return None
+
+    def _finding(self, case: Case, waiting: list[Chain], absent: RankGaps, where: _Where) -> Outcome:
+        reasons = {report.host: report.reason for report in self._reports}
+        victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
+        return hang_between(
+            case,
+            STALLED,
+            waiting,
+            f"rank {rank_ranges(absent)} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
+            owner="node",
+            patience=temporal(case),
+            ceiling=where.ceiling,
+            evidence=tuple(
+                case.saw("host", host, where.does, reasons[host] or "no answer", "answers, with its ranks")
+                for host in where.hosts[:3]
+            ),
+            culprits=tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in islice(absent, SHOWN)),
+            wait_chain=waiting[0].links,
+            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
+            advice=(where.next,),
+        )
+
+
+def _abstains(ranks: RankGaps, reason: str, advice: str) -> Abstention:
+    lacking = Missing(witness="ranks", reason=f"rank {rank_ranges(ranks)} {reason}", advice=advice)
+    return Abstention(cause=STALLED.name, missing=(lacking,))

@@ -13,13 +13,13 @@ from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.calls import waits_for_ranks
-from perfwatch.triage.ranks.thresholds import CERTAIN, FEW
+from perfwatch.triage.ranks.groups import FEW
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of
-from perfwatch.verdict import Culprit, Evidence
+from perfwatch.verdict import Culprit, Evidence, Level
 from perfwatch_probes.readings import GpuSample, Stack
 
 LATELY_SECONDS = 6.0
@@ -249,7 +249,7 @@ def _working(case: Case, ranks: Profiles, cards: dict[int, Regime]) -> Late | No
     how = f"its card works ({own.shown()}), those of the others are taken {least:.0%} of the time by collectives that wait"
     told = {pid: ("its card", card.shown()) for pid, card in cards.items()}
     # Not certain: how much each has to do may be meant so (stages of a pipeline, two models).
-    return Late(late, seen, least * (1.0 - most / own.units), how, _card_evidence(case, ranks, told), CERTAIN)
+    return Late(late, seen, least * (1.0 - most / own.units), how, _card_evidence(case, ranks, told), Level.CERTAIN)
 
 
 def _card_of(case: Case, rank: Member) -> Regime | None:

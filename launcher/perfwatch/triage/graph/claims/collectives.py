@@ -13,27 +13,15 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
-from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes
+from perfwatch.triage.ranks.calls import NEW_GROUP, POINT_TO_POINT, holds_a_call, in_new_group
+from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes, wait_graph
+from perfwatch.triage.ranks.groups import WaitGraph as RankGraph
 from perfwatch.triage.ranks.same_call import carried, travels
-from perfwatch.triage.ranks.waitgraph import WaitGraph as RankGraph
-from perfwatch.triage.ranks.waitgraph import wait_graph
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import collective_name
 from perfwatch_probes import readings as r
 
-POINT_TO_POINT = frozenset(
-    (
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-        "a send or receive",
-        "send_object_list",
-        "recv_object_list",
-    )
-)
 ANSWER_IS_DUE = "a flight recorder may still answer"
 ON_CARD = "gpu"
 
@@ -121,21 +109,16 @@ def _call_of(built: Builder, calls: Calls, pid: int, key: Key) -> Call | None:
     if waits == "collective":
         name = collective_name(node.stack) if node.stack is not None else None
         return Call(name or built.edge(key).waits_for, place)
-    makes_group = node.stack is not None and any("new_group" in one.function for one in node.stack.frames)
-    if waits == "rendezvous" and makes_group:
-        return Call("new_group", place)
-    spins = any((one.kind == "spin" and not one.computes) or one.polls for one in regimes(built.history, pid))
+    if waits == "rendezvous" and in_new_group(node.stack):
+        return Call(NEW_GROUP, place)
+    spins = any(map(holds_a_call, regimes(built.history, pid)))
     at_card = cards_of(built.history, pid).certain or case.chains[pid].end.kind == "gpu"
     if spins and at_card and case.progress[pid].kind != "busy":
         return Call(ON_CARD)
     number = rank_of(built, pid)
-    if graph is not None and (graph.edges.get(number) or (_is_recorded(graph) and number in graph.calls)):
+    if graph is not None and (graph.edges.get(number) or (graph.recorded and number in graph.calls)):
         return Call(graph.calls.get(number, "?"))
     return None
-
-
-def _is_recorded(graph: RankGraph) -> bool:
-    return graph.source == "flight_recorder"
 
 
 def rank_of(built: Builder, pid: int) -> int:
@@ -232,7 +215,7 @@ def _fabric(built: Builder, calls: Calls, mine: Call | None, moves: bool | None)
     flow = carried(built.case, FLOW_SECONDS)
     on_cards = calls.together or all(call.name == ON_CARD for call in calls.by_pid.values())
     arrived = flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
-    recorded = calls.together and calls.ranks is not None and _is_recorded(calls.ranks)
+    recorded = calls.together and calls.ranks is not None and calls.ranks.recorded
     if arrived and not recorded and len(calls.by_pid) > 1:
         why = "" if on_cards else "all data has arrived"
         return Resource(Kind.MISMATCH, key, complete=on_cards, why=why, basis=Basis.STACK)
