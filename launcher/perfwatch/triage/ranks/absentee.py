@@ -486,15 +486,32 @@ class AbsentRanks:
         waiting = [chain for chain in case.still_chains if chain.end.kind in ("collective", "gpu")]
         if not ranks or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None
-        if unclear := [report.host for report in self._reports if report.unclear]:
-            reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
-            return _abstains(ranks, reason, f"{self._advice}; what hinders a look is told of each host")
-        where = self._where(len(ranks))
-        if where is None:
-            return _abstains(
-                ranks, "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
-            )
-        return self._finding(case, waiting, ranks, where)
+        lost, victims = rank_ranges(ranks), rank_ranges(chain.start.rank or 0 for chain in waiting)
+        where, unclear = self._where(len(ranks)), [report.host for report in self._reports if report.unclear]
+        if where is None or unclear:
+            reason, advice = "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
+            if unclear:
+                reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
+                advice = f"{self._advice}; what hinders a look is told of each host"
+            missing = Missing(witness="ranks", reason=f"rank {lost} {reason}", advice=advice)
+            return Abstention(cause=STALLED.name, missing=(missing,))
+        reasons = {report.host: report.reason or "no answer" for report in self._reports}
+        return hang_between(
+            case,
+            STALLED,
+            waiting,
+            f"rank {lost} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
+            owner="node",
+            patience=temporal(case),
+            ceiling=where.ceiling,
+            evidence=tuple(
+                case.saw("host", host, where.does, reasons[host], "answers, with its ranks") for host in where.hosts[:3]
+            ),
+            culprits=tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in islice(ranks, SHOWN)),
+            wait_chain=waiting[0].links,
+            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
+            advice=(where.next,),
+        )
 
     def _where(self, absent: int) -> _Where | None:
         """None where they may do well on a host that was not asked.
@@ -517,29 +534,3 @@ class AbsentRanks:
         if without and not silent:
             return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
         return None
-
-    def _finding(self, case: Case, waiting: list[Chain], absent: RankGaps, where: _Where) -> Outcome:
-        reasons = {report.host: report.reason for report in self._reports}
-        victims = rank_ranges(chain.start.rank or 0 for chain in waiting)
-        return hang_between(
-            case,
-            STALLED,
-            waiting,
-            f"rank {rank_ranges(absent)} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
-            owner="node",
-            patience=temporal(case),
-            ceiling=where.ceiling,
-            evidence=tuple(
-                case.saw("host", host, where.does, reasons[host] or "no answer", "answers, with its ranks")
-                for host in where.hosts[:3]
-            ),
-            culprits=tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in islice(absent, SHOWN)),
-            wait_chain=waiting[0].links,
-            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
-            advice=(where.next,),
-        )
-
-
-def _abstains(ranks: RankGaps, reason: str, advice: str) -> Abstention:
-    lacking = Missing(witness="ranks", reason=f"rank {rank_ranges(ranks)} {reason}", advice=advice)
-    return Abstention(cause=STALLED.name, missing=(lacking,))

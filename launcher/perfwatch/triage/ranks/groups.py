@@ -11,7 +11,7 @@ messages are taken before they are received, so a receive says less: it counts o
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
@@ -48,8 +48,6 @@ GroupKey = tuple[str, tuple[int, ...]]  # name and ranks: older versions of torc
 Dump = Seen[RecordedGroup]
 Answer = Seen[r.Communicator]
 Edges = dict[int, tuple[int, ...]]  # by rank, the ranks that it waits for
-Calls = Mapping[int, tuple[RecordedGroup, Operation]]  # by rank, its oldest call that is not over
-Records = Mapping[tuple[int, str], RecordedGroup]  # by rank and group
 
 
 def once_per_case(answer: Callable[[Case], T]) -> Callable[[Case], T]:
@@ -536,16 +534,11 @@ class WaitGraph:
     def evidence(self, case: Case) -> tuple[Evidence, ...]:
         """One piece for each group that does not go on."""
         unlike = [one for one in self.standings if one.behind] or list(self.standings)
+        counts = "its ranks have not called equally often, and none goes on"
+        claim = counts if any(one.behind for one in unlike) else "none of its ranks goes on"
         return tuple(
             case.saw(
-                one.source,
-                f"group {one.group}",
-                "its ranks have not called equally often, and none goes on"
-                if one.behind
-                else "none of its ranks goes on",
-                f"{one.reach}, {one.unchanged(case.at)}",
-                "counts grow",
-                one.at,
+                one.source, f"group {one.group}", claim, f"{one.reach}, {one.unchanged(case.at)}", "counts grow", one.at
             )
             for one in unlike[:FEW]
         )
@@ -559,7 +552,7 @@ def wait_graph(case: Case) -> WaitGraph | None:
 
 def exchanging(case: Case) -> bool:
     """True if some rank's oldest recorded call that is not over is a send or a receive."""
-    return any(operation.point_to_point for _, operation in _oldest(_dumps(case)).values())
+    return any(operation.point_to_point for _, operation in _Records(_dumps(case)).oldest.values())
 
 
 def why_in_a_ring(names: list[str]) -> str:
@@ -580,10 +573,9 @@ def _by_records(case: Case) -> WaitGraph | None:
     dumps = _dumps(case)
     if not dumps or stood_seconds(case, dumps) < APART_SECONDS:
         return None
-    oldest = _oldest(dumps)
-    records = {(one.reading.rank, one.reading.group): one.reading for one in dumps}
-    edges = _edges(oldest, records)
-    with_sends = {**edges, **_awaited_partners(oldest, records)}
+    records = _Records(dumps)
+    oldest, edges = records.oldest, records.edges()
+    with_sends = {**edges, **records.partners()}
     if _targets(with_sends) <= with_sends.keys():  # a ring; else a stage of a pipeline may just wait for its neighbour
         edges = with_sends
     targets = _targets(edges)
@@ -610,15 +602,61 @@ def _targets(edges: Edges) -> set[int]:
     return {rank for targets in edges.values() for rank in targets}
 
 
-def _oldest(dumps: list[Dump]) -> Calls:
-    """By rank, in rank order, its oldest call that is not over, over all its groups."""
-    found: dict[int, tuple[RecordedGroup, Operation]] = {}
-    for one in dumps:
-        for call in _pending(one.reading):
-            known = found.get(one.reading.rank)
-            if known is None or call.order < known[1].order:
-                found[one.reading.rank] = (one.reading, call)
-    return dict(sorted(found.items()))
+class _Records:
+    """What the recorders show of every rank: its oldest call that is not over, over all its groups, and each group."""
+
+    def __init__(self, dumps: list[Dump]) -> None:
+        self.groups = {(one.reading.rank, one.reading.group): one.reading for one in dumps}
+        pending = [(one.reading, call) for one in dumps for call in _pending(one.reading)]
+        pending.sort(key=lambda one: (one[0].rank, -one[1].order))
+        self.oldest = {group.rank: (group, call) for group, call in pending}
+
+    def edges(self) -> Edges:
+        """By rank, which ranks have not come to the call that it is in. Those in one call wait for the same: they are sought once."""
+        edges: Edges = {}
+        absent: dict[tuple[str, int, tuple[int, ...]], tuple[int, ...]] = {}
+        for rank, (group, operation) in self.oldest.items():
+            if operation.point_to_point:
+                continue
+            call = (group.group, operation.sequence, group.members)
+            if call not in absent:
+                absent[call] = tuple(one for one in group.members if not self._has_come(one, *call[:2]))
+            if waited_for := tuple(one for one in absent[call] if one != rank):
+                edges[rank] = waited_for
+        return edges
+
+    def _has_come(self, member: int, group: str, sequence: int) -> bool:
+        """True if a member is in that call, or past it. One that has called it but is still in an earlier call has not come."""
+        there, busy = self.groups.get((member, group)), self.oldest.get(member)
+        if there is None or (there.completed or 0) >= sequence:
+            return there is not None
+        if (there.enqueued or 0) < sequence:
+            return False
+        if busy is None or busy[1].point_to_point:
+            return busy is None  # sends have numbers of their own
+        return (busy[0].group, busy[1].sequence) == (group, sequence)
+
+    def partners(self) -> Edges:
+        """By rank, which one it waits for in a send or receive; only of ranks that are all in calls, and have made no batches."""
+        if any(operation.name == BATCH for record in self.groups.values() for operation in record.operations):
+            return {}
+        found: Edges = {}
+        for rank, (group, operation) in self.oldest.items():
+            kind, other = _partner(group, operation) or ("", -1)
+            if other in self.oldest:
+                theirs = _partner(*self.oldest[other])
+                taken = kind == "recv" and not self._not_sent(operation, group, other)
+                if not taken and theirs != ({"send": "recv", "recv": "send"}[kind], rank):
+                    found[rank] = (other,)
+        return found
+
+    def _not_sent(self, operation: Operation, group: RecordedGroup, other: int) -> bool:
+        """True if the other of two ranks is known to have called something else under the number of a receive."""
+        there = self.groups.get((other, group.group))
+        if there is None or len(group.members) != 2:
+            return False
+        same = [one for one in there.operations if one.point_to_point and one.sequence == operation.sequence]
+        return len(same) == 1 and _partner(there, same[0]) == ("recv", group.rank)
 
 
 def _pending(group: RecordedGroup) -> list[Operation]:
@@ -631,69 +669,12 @@ def _pending(group: RecordedGroup) -> list[Operation]:
     ]
 
 
-def _edges(oldest: Calls, records: Records) -> Edges:
-    """By rank, which ranks have not come to the call that it is in. Those in one call wait for the same ones: they are sought once."""
-    edges: Edges = {}
-    absent: dict[tuple[str, int, tuple[int, ...]], tuple[int, ...]] = {}
-    for rank, (group, operation) in oldest.items():
-        if operation.point_to_point:
-            continue
-        call = (group.group, operation.sequence, group.members)
-        if call not in absent:
-            absent[call] = tuple(one for one in group.members if not _has_come(one, group, operation, oldest, records))
-        if waited_for := tuple(one for one in absent[call] if one != rank):
-            edges[rank] = waited_for
-    return edges
-
-
-def _has_come(member: int, group: RecordedGroup, operation: Operation, oldest: Calls, records: Records) -> bool:
-    """True if a member is in that call, or past it. One that has called it but is still in an earlier call has not come."""
-    there, busy = records.get((member, group.group)), oldest.get(member)
-    if there is None:
-        return False
-    if (there.completed or 0) >= operation.sequence:
-        return True
-    if (there.enqueued or 0) < operation.sequence:
-        return False
-    if busy is None or busy[1].point_to_point:
-        return busy is None  # sends have numbers of their own
-    return (busy[0].group, busy[1].sequence) == (group.group, operation.sequence)
-
-
-def _awaited_partners(oldest: Calls, records: Records) -> Edges:
-    """By rank, which one it waits for in a send or receive; only of ranks that are all in calls, and have made no batches."""
-    if any(operation.name == BATCH for record in records.values() for operation in record.operations):
-        return {}
-    found: Edges = {}
-    for rank, (group, operation) in oldest.items():
-        meant = _partner(group, operation)
-        if meant is None or meant[1] not in oldest:
-            continue
-        kind, other = meant
-        theirs = _partner(*oldest[other])
-        if kind == "send":
-            comes = theirs == ("recv", rank)
-        else:
-            comes = theirs == ("send", rank) or not _not_sent(operation, group, records.get((other, group.group)), rank)
-        if not comes:
-            found[rank] = (other,)
-    return found
-
-
 def _partner(group: RecordedGroup, operation: Operation) -> tuple[str, int] | None:
     """``send`` or ``recv``, and the rank of the whole job at the other end; a recorder counts ranks within the group."""
     match = _PARTNERS.match(operation.name) if operation.point_to_point else None
     if match is None or int(match[3]) >= len(group.members):
         return None
     return match[1], group.members[int(match[3])]
-
-
-def _not_sent(operation: Operation, group: RecordedGroup, there: RecordedGroup | None, rank: int) -> bool:
-    """True if the other of two ranks is known to have called something else under the number of a receive."""
-    if there is None or len(group.members) != 2:
-        return False
-    same = [one for one in there.operations if one.point_to_point and one.sequence == operation.sequence]
-    return len(same) == 1 and _partner(there, same[0]) == ("recv", rank)
 
 
 def _by_counts(still: list[Standing]) -> WaitGraph | None:

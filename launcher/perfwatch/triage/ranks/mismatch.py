@@ -6,8 +6,7 @@ kernel waits, and connections show that nothing is on its way.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from perfwatch.triage.cards.gpu import polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
@@ -68,6 +67,30 @@ ALL_SEND, ALL_RECEIVE = "every rank sends and none receives", "every rank waits 
 WEDGE, STALL = "wedged_collective", "stalled_collective"
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is: in which call, as far as that is known, and at which line."""
+
+    rank: int | None
+    pid: int
+    call: str
+    line: str | None
+
+    @classmethod
+    def of(cls, chain: Chain, call: str = "") -> "Place":
+        """Where its stack shows it."""
+        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
+
+    def __str__(self) -> str:
+        """``all_reduce 12 at step (train.py:7)``."""
+        return f"{self.call} at {self.line}" if self.line else self.call
+
+    @property
+    def culprit(self) -> Culprit:
+        """As it is reported."""
+        return Culprit(pid=self.pid, rank=self.rank, frame=self.line)
+
+
 # What recorders and counts show
 
 
@@ -78,19 +101,13 @@ def by_records(case: Case) -> Outcome:
         return None  # what stands past it stands for another reason, which the rules about hangs know better
     alike = Counter(_meant(one) for _, _, one in found.calls)
     calls = sorted(found.calls, key=lambda call: alike[_meant(call[2])])  # the odd ones first
-    fewest = min(alike.values())
-    odd = [call for call in calls if alike[_meant(call[2])] == fewest] if 2 * fewest < len(calls) else calls
-    frames = {rank: show(next(iter(one.frames), None)) for rank, _, one in calls}
-    told = {rank: shown(one) for rank, _, one in calls}
-    parts = "; ".join(
-        f"rank {rank}: {told[rank]}{f' at {frames[rank]}' if frames[rank] else ''}" for rank, _, _ in calls[:SHOWN]
-    )
-    culprits = tuple(Culprit(pid=pid, rank=rank, frame=frames[rank]) for rank, pid, _ in odd)
-    claim = f"calls as operation {found.sequence} of group {found.group}"
+    places = [Place(rank, pid, shown(one), show(next(iter(one.frames), None))) for rank, pid, one in calls]
+    odd = [place for place, call in zip(places, calls, strict=True) if alike[_meant(call[2])] == min(alike.values())]
+    culprits = odd if 2 * min(alike.values()) < len(calls) else places
+    parts = "; ".join(f"rank {place.rank}: {place}" for place in places[:SHOWN])
+    claim, same = f"calls as operation {found.sequence} of group {found.group}", "the same in every rank"
     evidence = tuple(
-        case.saw(
-            "flight_recorder", f"rank {rank}", claim, f"{told[rank]} ({one.state})", "the same in every rank", found.at
-        )
+        case.saw("flight_recorder", f"rank {rank}", claim, f"{shown(one)} ({one.state})", same, found.at)
         for rank, _, one in found.calls[:SHOWN]
     )
     if found.over or case.moving:
@@ -101,17 +118,16 @@ def by_records(case: Case) -> Outcome:
             f"NCCL went on: what they got is garbage ({parts})",
             confidence=Level.CERTAIN,
             owner=MISMATCHED.owner,
-            culprits=culprits,
+            culprits=tuple(place.culprit for place in culprits),
             evidence=evidence,
             alternatives=(Alternative(cause=STALL, refuted_by="the ranks go on"),),
             next=(COMPARE,),
             lost_share=1.0,
         )
-    chains = sorted(
-        (chain for chain in case.chains.values() if chain.start.rank in told), key=lambda one: silent([one])
-    )
+    ranks = {place.rank for place in places}
+    chains = sorted((one for one in case.chains.values() if one.start.rank in ranks), key=lambda one: silent([one]))
     summary = f"the ranks of group {found.group} mean different {found.what}s by operation {found.sequence}: {parts}"
-    return _mismatch(case, chains, summary, evidence=evidence, culprits=culprits, calls=told) if chains else None
+    return _mismatch(case, chains, summary, evidence=evidence, culprits=culprits, places=places) if chains else None
 
 
 def _meant(one: Operation) -> tuple[str, str, int]:
@@ -125,25 +141,25 @@ def in_a_ring(case: Case) -> Outcome:
     chains = [chain for chain in case.chains.values() if chain.start.rank in ring]
     if graph is None or not chains:
         return None
-    called = {rank: show(frame) for rank, frame in graph.frames.items()}
-    stands = {chain.start.rank: _line(chain) for chain in chains}
+    stands = {chain.start.rank: Place.of(chain).line for chain in chains}
+    called = {rank: show(graph.frames.get(rank)) for rank in ring}
     parts = "; ".join(
-        f"rank {rank} is in {graph.calls.get(rank, 'a collective')}{f' at {called[rank]}' if rank in called else ''}"
-        f", to which {numbered(graph.edges[rank])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
+        f"rank {rank} is in {Place(rank, 0, graph.calls.get(rank, 'a collective'), called[rank])}, to which "
+        f"{numbered(graph.edges[rank])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
         for rank in ring[:SHOWN]
     )
     why = why_in_a_ring([graph.calls.get(rank, "") for rank in ring])
+    places = [
+        Place(rank, graph.seats[rank].pid or 0, graph.calls.get(rank, ""), called[rank] or stands.get(rank))
+        for rank in ring
+    ]
     return _mismatch(
         case,
         chains,
         f"the ranks wait for each other in a ring, for {why}: {parts}",
         stood=max(graph.seconds, silent(chains) if graph.recorded else 0.0),
         evidence=graph.evidence(case),
-        culprits=tuple(
-            Culprit(pid=graph.seats[rank].pid or 0, rank=rank, frame=called.get(rank) or stands.get(rank))
-            for rank in ring
-        ),
-        calls=graph.calls,
+        places=places,
         refuted={STALL: "no rank is at the end: the waiting is a ring"},
     )
 
@@ -158,23 +174,20 @@ def by_counts(case: Case) -> Outcome:
         return None
     alike = Counter(seat.launched for seat in found.seats)
     seats = sorted(found.seats, key=lambda seat: alike[seat.launched])  # the odd ones first
-    chains: dict[int | None, Chain] = {
-        one.start.rank: one for one in case.chains.values() if one.start.rank is not None
-    }
-    first = chains.get(seats[0].rank)
+    known = {chain.start.rank: chain for chain in case.chains.values() if chain.start.rank is not None}
+    lines: dict[int | None, str | None] = {rank: Place.of(chain).line for rank, chain in known.items()}
+    places = [Place(seat.rank, seat.pid or 0, _ahead_in(found, seat), lines.get(seat.rank)) for seat in seats]
+    chains = sorted(known.values(), key=lambda chain: chain.start.rank != seats[0].rank)
     if not chains:
         return None
     return _mismatch(
         case,
-        [*([first] if first else []), *(one for one in chains.values() if one is not first)],
+        chains,
         f"the ranks have made different calls, and wait for each other: {_counted(found)}",
         stood=found.seconds,
         evidence=_seen_in_counts(case, found),
-        culprits=tuple(
-            Culprit(pid=seat.pid or 0, rank=seat.rank, frame=_line(chains[seat.rank]) if seat.rank in chains else None)
-            for seat in seats[:SHOWN]
-        ),
-        calls={seat.rank: _ahead_in(found, seat) for seat in seats if seat.rank is not None},
+        culprits=places[:SHOWN],
+        places=places,
         refuted={STALL: "each is ahead of the others in one kind of call"},
     )
 
@@ -219,36 +232,28 @@ def in_other_groups(case: Case) -> Outcome:
     if graph is None or not graph.edges or not graph.ends or not case.job.covered:
         return None
     waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))]
-    late = [chain for seat in graph.ends if (chain := case.chains.get(seat.pid or 0)) is not None]
-    instead = [does for chain in late if (does := _instead(case, graph, chain, waiting))]
-    if not waiting or len(instead) < len(graph.ends) or len(waiting) + len(late) < len(case.ranks):
+    ends = [chain for seat in graph.ends if (chain := case.chains.get(seat.pid or 0)) is not None]
+    late = [(chain, Place.of(chain, call)) for chain in ends if (call := _instead(case, graph, chain, waiting))]
+    if not waiting or len(late) < len(graph.ends) or len(waiting) + len(late) < len(case.ranks):
         return None
     if not all(in_collective(case, chain) for chain in waiting) or not _silence(case):
         return None
-    named = all(chain.end.kind == "collective" for chain in late)  # else a kernel that never ends looks the same
+    named = all(chain.end.kind == "collective" for chain in ends)  # else a kernel that never ends looks the same
     op = next((graph.calls[rank_of(chain)] for chain in waiting if rank_of(chain) in graph.calls), "a collective")
+    not_come = f"to which {listed(ends, 'has', 'have')} not come"
     parts = [
-        f"{listed(waiting, 'is', 'are')} in {op} at {_line(waiting[0])}, to which {listed(late, 'has', 'have')} not come",
-        *(
-            f"rank {rank_of(one)} is {does} at {_line(one)}"
-            for one, does in list(zip(late, instead, strict=True))[:SHOWN]
-        ),
+        f"{listed(waiting, 'is', 'are')} in {Place.of(waiting[0], op)}, {not_come}",
+        *(f"rank {place.rank} is {place}" for _, place in late[:SHOWN]),
     ]
     unless = "not refuted: a kernel of its own that does not end would look the same; the flight recorders tell"
     return _mismatch(
         case,
-        [*late, *waiting],
+        [*ends, *waiting],
         f"the ranks wait for each other in calls of different groups: {'; '.join(parts)}",
-        stood=min(graph.seconds, silent([*waiting, *late])),
+        stood=min(graph.seconds, silent([*waiting, *ends])),
         ceiling=1.0 if named else Level.HIGH,
-        evidence=(
-            *graph.evidence(case),
-            *(_seen_behind(case, one, does) for one, does in list(zip(late, instead, strict=True))[:SHOWN]),
-        ),
-        culprits=tuple(
-            Culprit(pid=one.start.pid, rank=one.start.rank, frame=_line(one)) for one in (*late, *waiting)[:SHOWN]
-        ),
-        calls=graph.calls,
+        evidence=(*graph.evidence(case), *(_seen_behind(case, *one) for one in late[:SHOWN])),
+        culprits=[*(place for _, place in late), *map(Place.of, waiting)][:SHOWN],
         refuted={
             STALL: "the rank that is behind is in a call itself",
             "stuck_kernel": "a stack names the call" if named else unless,
@@ -269,24 +274,17 @@ def _instead(case: Case, graph: WaitGraph, chain: Chain, waiting: list[Chain]) -
         return f"in {name} over gloo" if _kind(name) and idle and reduces(history, pid) else ""
     if end.kind != "gpu" or not end.detail or not in_sync(history, end.node.stack):
         return ""
-    card = regime(history, end.detail)
-    if (
-        not card.polls
-        or card.computes
-        or not cards_of(history, pid).certain
-        or not _level_elsewhere(graph, chain, waiting)
-    ):
+    card, known = regime(history, end.detail), cards_of(history, pid).certain
+    if card.computes or not (card.polls and known and _level_elsewhere(graph, chain, waiting)):
         return ""
     return "in a call of another group, as far as its card tells, and waits for it"
 
 
 def _level_elsewhere(graph: WaitGraph, chain: Chain, waiting: list[Chain]) -> bool:
     """True if another group, in which this rank and one that waits for it are, has been called equally often by all."""
-    level = (
-        one for one in graph.standings if not one.behind and not one.lost and all(seat.reached for seat in one.seats)
-    )
-    members = [{seat.rank for seat in one.seats} for one in level]
-    return any(rank_of(chain) in one and not one.isdisjoint(map(rank_of, waiting)) for one in members)
+    level = [one.seats for one in graph.standings if not one.behind and not one.lost]
+    groups = [{seat.rank for seat in seats} for seats in level if all(seat.reached for seat in seats)]
+    return any(rank_of(chain) in one and not one.isdisjoint(map(rank_of, waiting)) for one in groups)
 
 
 def _kind(name: str) -> str:
@@ -294,9 +292,9 @@ def _kind(name: str) -> str:
     return "all_reduce" if "barrier" in name else next((kind for kind in KINDS if kind in name), "")
 
 
-def _seen_behind(case: Case, chain: Chain, instead: str) -> Evidence:
+def _seen_behind(case: Case, chain: Chain, place: Place) -> Evidence:
     if chain.end.kind == "collective":
-        return _in_call(case, chain, f"is {instead}")
+        return _in_call(case, chain, f"is {place.call}")
     card, claim = regime(case.history, chain.end.detail), "its card holds a kernel that only polls"
     observed = f"{card.shown()}, for {silent([chain]):.1f} s"
     alone = "the others' call, to which it has not come, holds their cards alone"
@@ -341,8 +339,8 @@ def left_early(case: Case) -> Outcome:
             *(_in_call(case, one, f"waits {waits_as(case, one)}") for one in waiting[:2]),
             *(_seen_in_counts(case, crossed) if crossed is not None else ()),
         ),
-        culprits=_culprits([*leaving, *waiting] if crossed is None else [*waiting, *leaving]),
-        calls={rank_of(chain): "" for chain in waiting},
+        culprits=list(map(Place.of, [*leaving, *waiting] if crossed is None else [*waiting, *leaving])),
+        places=list(map(Place.of, waiting)),
         refuted={"hung_at_exit": "training is not over in every rank"},
         advice=("compare how many batches each rank gets: which has fewer, or leaves its loop earlier?",),
     )
@@ -361,16 +359,14 @@ def by_sizes(case: Case) -> Outcome:
     found = same_call(case)
     if not isinstance(found, SameCall) or not found.delivered:
         return None
-    why, advice = (
-        "their calls are not of the same group",
-        "the group that each rank hands to this call, and the order in which they come to it",
-    )
+    why, unlike = "their calls are not of the same group", "the group and the order of calls in each rank"
+    arm: tuple[str, ...] = ()
     if found.on_cards:
-        why, advice = (
+        why, unlike = (
             "their tensors differ in size or type",
             "the tensor's shape and dtype in each rank before this call",
         )
-    arm = "perfwatch run -- ...   # arms the flight recorder, which tells the sizes"
+        arm = ("perfwatch run -- ...   # arms the flight recorder, which tells the sizes",)
     return _mismatch(
         case,
         found.chains,
@@ -385,7 +381,7 @@ def by_sizes(case: Case) -> Outcome:
             WEDGE: "nothing that went over the connections is unconfirmed; what goes over NVLink is not seen",
             STALL: "every rank is in the same call at the same line",
         },
-        advice=(f"compare {advice}", arm) if found.on_cards else (f"compare {advice}",),
+        advice=(f"compare {unlike}", *arm),
     )
 
 
@@ -448,31 +444,25 @@ def behind_cards(case: Case) -> Outcome:
     each rank waits is not seen, so it gets the whole hang timeout, and is never called sure. Where the counts say that some have called a
     collective to which the others have not come, and stand, these do not come: their cards wait as well, and for no rank that computes.
     """
-    chains, lines = tuple(case.chains.values()), _lines(case.chains.values())
-    if len(set(lines)) < 2 or len(chains) < len(case.ranks) or not case.job.covered or not _silence(case):
+    chains, places = tuple(case.chains.values()), _places(case.chains.values())
+    if len({place.line for place in places}) < 2 or len(chains) < len(case.ranks) or not case.job.covered:
         return None
     if any(one.end.kind not in ("gpu", "collective") or not polls(case.history, one.start.pid) for one in chains):
         return None
     graph = wait_graph(case)
-    ends = {seat.pid for seat in graph.ends} if graph is not None else set()
-    uneven = (
-        graph is not None
-        and graph.edges
-        and len(graph.edges) + len(graph.ends) >= len(chains)
-        and ends <= case.chains.keys()
-    )
-    patience, stood = temporal(case), silent(chains)
-    evidence: tuple[Evidence, ...] = ()
-    parts = [f"rank {chain.start.rank} at {line}" for chain, line in zip(chains, lines, strict=True)]
-    if (
-        graph is not None and uneven
-    ):  # by the counts each of the ranks waits for another in a collective, or is waited for
-        late = ", ".join(seat.name for seat in graph.ends[:FEW])
-        called = min(graph.calls.values(), default="a collective")
-        parts += [
-            f"{late} has not come to {called}: it is in a send or receive, which NCCL does not count, or in no call"
-        ]
-        patience, stood, evidence = STRUCTURAL_SECONDS, min(stood, graph.seconds), graph.evidence(case)
+    if not _silence(case):
+        return None
+    patience, stood, evidence = temporal(case), silent(chains), _polling(case, chains)
+    parts = [f"rank {place.rank} at {place.line}" for place in places]
+    if graph is not None and graph.edges and len(graph.edges) + len(graph.ends) >= len(chains):
+        if {seat.pid for seat in graph.ends} <= case.chains.keys():  # each waits in a collective, or is waited for
+            late = ", ".join(seat.name for seat in graph.ends[:FEW])
+            called = min(graph.calls.values(), default="a collective")
+            parts += [
+                f"{late} has not come to {called}: it is in a send or receive, which NCCL does not count, or in no call"
+            ]
+            patience, stood = STRUCTURAL_SECONDS, min(stood, graph.seconds)
+            evidence = (*graph.evidence(case), *evidence)
     return _mismatch(
         case,
         chains,
@@ -480,17 +470,8 @@ def behind_cards(case: Case) -> Outcome:
         patience=patience,
         stood=stood,
         ceiling=Level.MEDIUM,  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
-        evidence=evidence
-        + tuple(
-            case.saw("gpm", name_of(case.history, card.uuid), "a kernel only polls", card.shown(), "data moves")
-            for chain in chains[:FEW]
-            for card in regimes(case.history, chain.start.pid)[:1]
-        ),
-        culprits=tuple(
-            msgspec.structs.replace(one, frame=line)
-            for chain, line in zip(chains, lines, strict=True)
-            for one in chain.culprits()
-        ),
+        evidence=evidence,
+        culprits=places,
         refuted={WEDGE: "the ranks stand at different lines"},
         advice=(
             "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is",
@@ -498,7 +479,13 @@ def behind_cards(case: Case) -> Outcome:
     )
 
 
-def _lines(chains: Collection[Chain]) -> list[str | None]:
+def _polling(case: Case, chains: Sequence[Chain]) -> tuple[Evidence, ...]:
+    cards = [card for chain in chains[:FEW] for card in regimes(case.history, chain.start.pid)[:1]]
+    claim = "a kernel only polls"
+    return tuple(case.saw("gpm", name_of(case.history, one.uuid), claim, one.shown(), "data moves") for one in cards)
+
+
+def _places(chains: Collection[Chain]) -> list[Place]:
     """Where each rank stands; where all stand in the same helper, the innermost of its callers that are not the same.
 
     The thread that waits for the card tells, if it runs Python: of torch's engine the one that asked it.
@@ -506,7 +493,9 @@ def _lines(chains: Collection[Chain]) -> list[str | None]:
     standing = [chain.end.node if chain.end.node.frame is not None else chain.start for chain in chains]
     written = [user_frames(node.stack) if node.stack is not None else () for node in standing]
     differ = (frames for frames in zip(*written, strict=False) if len(set(frames)) > 1)
-    return list(map(show, next(differ, [node.frame for node in standing])))
+    frames = next(differ, [node.frame for node in standing])
+    starts = [chain.start for chain in chains]
+    return [Place(one.rank, one.pid, "", show(frame)) for one, frame in zip(starts, frames, strict=True)]
 
 
 # Their stacks are in different calls
@@ -571,17 +560,20 @@ def _mismatch(
     patience: float = STRUCTURAL_SECONDS,
     stood: float | None = None,
     ceiling: float = 1.0,
-    culprits: tuple[Culprit, ...] | None = None,
-    calls: Mapping[int, str] | None = None,
+    culprits: Sequence[Place] | None = None,
+    places: Sequence[Place] = (),
     refuted: Mapping[str, str] | None = None,
     advice: tuple[str, ...] = (COMPARE,),
 ) -> Finding:
     """A hang in which no rank is elsewhere; the first chain shows that nothing moves.
 
     Args:
-        calls: by rank, what it is known to be in.
+        culprits: in the order in which they are named; else the places, or where the chains end.
+        places: of which ranks it is known what they are in.
         refuted: by cause, why it is none of that.
     """
+    ends = tuple(one for chain in chains for one in chain.culprits())
+    blamed = tuple(place.culprit for place in (places if culprits is None else culprits))
     return hang_between(
         case,
         MISMATCHED,
@@ -591,27 +583,19 @@ def _mismatch(
         stood=stood,
         ceiling=ceiling,
         evidence=evidence,
-        culprits=_culprits(chains) if culprits is None else culprits,
-        wait_chain=links(case, chains, calls or {}),
+        culprits=ends if culprits is None and not places else blamed,
+        wait_chain=links(case, chains, {place.rank: place.call for place in places if place.rank is not None}),
         refuted=refuted or {STALL: "every rank is in a collective"},
         advice=advice,
     )
 
 
 def _in_call(case: Case, chain: Chain, claim: str) -> Evidence:
-    observed = f"{_line(chain)} for {silent([chain]):.1f} s"
+    observed = f"{Place.of(chain).line} for {silent([chain]):.1f} s"
     return case.saw("collective", f"rank {rank_of(chain)}", claim, observed, "all ranks in the same call")
-
-
-def _culprits(chains: Collection[Chain]) -> tuple[Culprit, ...]:
-    return tuple(one for chain in chains for one in chain.culprits())
 
 
 def _silence(case: Case) -> bool:
     """True if it is known that nothing travels between the ranks: large objects take their time over gloo's connections."""
     moved = between_ranks(case)
     return moved is not None and moved <= SILENT_BYTES_PER_SECOND
-
-
-def _line(chain: Chain) -> str | None:
-    return show(chain.start.frame or chain.end.node.frame)

@@ -44,8 +44,7 @@ class SameCall:
         NCCL's data may go elsewhere, so they must have carried some; gloo has nothing else. Where the recorders show one call in
         every rank, its size is the same.
         """
-        seen = self.flow is not None and (self.flow.delivered if self.on_cards else self.flow.owes_nothing)
-        return seen and not self.recorded and not self.rdma
+        return has_arrived(self.flow, self.on_cards) and not self.recorded and not self.rdma
 
     @property
     def silent_seconds(self) -> float:
@@ -120,6 +119,11 @@ def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
 
 
 # What travels between the ranks
+
+
+def has_arrived(flow: Flow | None, on_cards: bool) -> bool:
+    """True if nothing is under way over the ranks' connections, and what is exchanged goes over these: gloo has nothing else."""
+    return flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
 
 
 def carried(case: Case, seconds: float) -> Flow | None:

@@ -85,15 +85,8 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     clear = least >= RATIO * own
     if not clear and (least - own < APART or not _works_most(case, late)):
         return None
-    evidence = tuple(
-        case.saw(
-            "stack",
-            f"rank {rank.rank}",
-            "waits in collectives",
-            f"{waits[rank.pid]:.0%} of the time",
-            "about as much as the others",
-        )
-        for rank, _ in ranks[:FEW]
+    evidence = lateness.told(
+        case, "stack", ranks, "waits in collectives", {pid: f"{share:.0%} of the time" for pid, share in waits.items()}
     )
     how = f"the others wait {least:.0%} of the time in collectives, it only {own:.0%}"
     return Late(late, seen, least - own, how, evidence, 1.0 if clear else Level.HIGH)
