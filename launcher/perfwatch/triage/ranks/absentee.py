@@ -24,13 +24,14 @@ from perfwatch.triage.moving.work import moves_data, waited_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
+    Place,
     exchange,
     hang_between,
     in_collective,
     leaves,
-    links,
     listed,
     may_join_beside,
+    numbered,
     over,
     rank_of,
 )
@@ -245,12 +246,12 @@ def _failed(rank: Member) -> bool:
 # How it is reported
 
 
-def calls_of(graph: WaitGraph | None, waiting: Sequence[Chain]) -> tuple[str, dict[int, str]]:
-    """What ranks wait in, as the recorders name it, or else as the stacks do: of the first of which it is known, and by rank."""
+def calls_of(graph: WaitGraph | None, waiting: Sequence[Chain]) -> tuple[str, list[Place]]:
+    """What ranks wait in, as the recorders name it, or else as the stacks do: of the first of which it is known, and of each."""
     known = graph.calls if graph is not None else {}
     stands = waiting[0].awaited if waiting[0].end.kind == "collective" else "the collective that the others are in"
     op = next((name for chain in waiting if (name := known.get(rank_of(chain)))), stands)
-    return op, {rank_of(chain): known.get(rank_of(chain), op) for chain in waiting}
+    return op, [Place.of(chain, known.get(rank_of(chain), op)) for chain in waiting]
 
 
 def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
@@ -260,7 +261,7 @@ def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Ou
     """
     if not waiting:
         return None
-    gone, (op, _) = seat.state in UNHEARD, calls_of(graph, waiting)
+    gone, (op, places) = seat.state in UNHEARD, calls_of(graph, waiting)
     patience = STRUCTURAL_SECONDS if gone else temporal(case)
     why = f"never joined {op}: it has called less often than the others, and no count grows"
     why += ", and RAS does not hear from it" if gone else ""
@@ -279,15 +280,15 @@ def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Ou
         patience=patience,
         stood=graph.seconds,
         evidence=graph.evidence(case),
-        culprits=(Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None),),
-        wait_chain=links(case, waiting, graph.calls),
+        places=places,
+        culprits=(Place(seat.rank, seat.pid or 0, "", host=seat.host or None),),
         advice=(advice,),
     )
 
 
 def ended(case: Case, waiting: Chain, gone: Member, graph: WaitGraph | None) -> Finding:
     """A rank of this host has ended, and another one waits for it."""
-    op, _ = calls_of(graph, [waiting])
+    op, places = calls_of(graph, [waiting])
     return hang_between(
         case,
         STALLED,
@@ -295,8 +296,8 @@ def ended(case: Case, waiting: Chain, gone: Member, graph: WaitGraph | None) -> 
         f"rank {gone.rank} (pid {gone.pid}) is gone and rank {waiting.start.rank} waits for it in {op}",
         stood=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
         evidence=(_has_ended(case, gone), *(graph.evidence(case) if graph is not None else ())),
-        culprits=(Culprit(pid=gone.pid, rank=gone.rank),),
-        wait_chain=links(case, [waiting], {rank_of(waiting): op}),
+        places=places,
+        culprits=(Place(gone.rank, gone.pid, ""),),
         advice=("dmesg | grep -i 'killed process'",),
     )
 
@@ -316,8 +317,8 @@ def left_behind(case: Case, gone: Sequence[Member]) -> Finding | None:
         patience=temporal(case),
         ceiling=Level.HIGH,
         evidence=(_has_ended(case, gone[0]),),
-        culprits=(Culprit(pid=gone[0].pid, rank=gone[0].rank),),
-        wait_chain=links(case, waiting, dict.fromkeys(map(rank_of, waiting), place)),
+        places=[Place.of(chain, place) for chain in waiting],
+        culprits=(Place(gone[0].rank, gone[0].pid, ""),),
         advice=("look at what that rank printed last: did it leave a loop earlier than the others?",),
     )
 
@@ -387,8 +388,7 @@ def absent(case: Case, present: list[int], seen: int, size: int) -> str:
     ranks = missing(present, seen, size)
     if not ranks or len(ranks) > SHOWN:
         return f"{size - seen} of {size} ranks are {where}"
-    named = ", ".join(map(str, ranks))
-    return f"rank {named} of {size} is {where}" if len(ranks) == 1 else f"ranks {named} of {size} are {where}"
+    return f"{numbered(list(ranks))} of {size} {'is' if len(ranks) == 1 else 'are'} {where}"
 
 
 def awaited(case: Case, chain: Chain) -> str:
@@ -507,8 +507,7 @@ class AbsentRanks:
             evidence=tuple(
                 case.saw("host", host, where.does, reasons[host], "answers, with its ranks") for host in where.hosts[:3]
             ),
-            culprits=tuple(Culprit(pid=0, rank=rank, host=where.host) for rank in islice(ranks, SHOWN)),
-            wait_chain=waiting[0].links,
+            culprits=[Place(rank, 0, "", host=where.host) for rank in islice(ranks, SHOWN)],
             refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
             advice=(where.next,),
         )

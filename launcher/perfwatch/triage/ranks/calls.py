@@ -6,6 +6,7 @@ for others spins at a full core. That it runs is no progress, and that it stays 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -23,7 +24,7 @@ from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link
 from perfwatch_probes.readings import SourceLine, Stack
@@ -41,6 +42,31 @@ EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
 STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 # ``comm``, ``self.world``, ``MPI.COMM_WORLD``, ``subcomm``, ``row_comm``; ``req`` and ``requests`` of what was begun before.
 _RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is: in which call, as far as that is known, and at which line."""
+
+    rank: int | None
+    pid: int
+    call: str
+    line: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def of(cls, chain: Chain, call: str = "") -> "Place":
+        """Where its stack shows it."""
+        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
+
+    def __str__(self) -> str:
+        """``all_reduce 12 at step (train.py:7)``."""
+        return f"{self.call} at {self.line}" if self.line else self.call
+
+    @property
+    def culprit(self) -> Culprit:
+        """As it is reported."""
+        return Culprit(pid=self.pid, rank=self.rank, frame=self.line, host=self.host)
 
 
 def holds_a_call(card: Regime) -> bool:
@@ -130,11 +156,11 @@ def waits_as(case: Case, chain: Chain, call: str = "") -> str:
     return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
 
 
-def links(case: Case, chains: Iterable[Chain], calls: Mapping[int, str]) -> tuple[Link, ...]:
+def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) -> tuple[Link, ...]:
     """The wait chains of ranks. One whose call is known waits in it, also if its thread spins for its card."""
     found: list[Link] = []
     for chain in chains:
-        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(rank_of(chain))
+        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(chain.start.rank)
         spins = chain.end.kind in RUNS and call is not None
         told = waits_as(case, chain, call or "").partition(" ")[2]
         found += (
@@ -151,16 +177,22 @@ def hang_between(
     summary: str,
     *,
     evidence: tuple[Evidence, ...],
-    culprits: tuple[Culprit, ...],
-    wait_chain: tuple[Link, ...],
+    places: Sequence[Place] = (),
+    culprits: Sequence[Place] | None = None,
+    refuted: Mapping[str, str] | None = None,
+    advice: tuple[str, ...] = (COMPARE,),
     owner: str = "",
     patience: float = STRUCTURAL_SECONDS,
     stood: float | None = None,
     ceiling: float = 1.0,
-    refuted: Mapping[str, str] | None = None,
-    advice: tuple[str, ...],
 ) -> Finding:
-    """A hang of several ranks; the first chain shows that nothing moves. ``refuted``: by cause, why it is none of that."""
+    """A hang of several ranks; the first chain shows that nothing moves.
+
+    Args:
+        places: of ranks of which it is known what they are in.
+        culprits: in the order in which they are named; else the places, or where the chains end.
+        refuted: by cause, why it is none of that.
+    """
     found = hung(
         case,
         cause.name,
@@ -174,7 +206,11 @@ def hang_between(
         alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (refuted or {}).items()),
         next=advice,
     )
-    return msgspec.structs.replace(found, culprits=culprits, wait_chain=wait_chain)
+    blamed = tuple(place.culprit for place in (places if culprits is None else culprits))
+    if culprits is None and not places:
+        blamed = tuple(one for chain in chains for one in chain.culprits())
+    calls = {place.rank: place.call for place in places}
+    return msgspec.structs.replace(found, culprits=blamed, wait_chain=links(case, chains, calls))
 
 
 # mpi4py

@@ -73,7 +73,7 @@ def in_collective(case: Case, stack: Stack) -> bool:
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
     explicit, below = seen.share("collective") + _exchange_share(case, seen), seen.share_where(_in_reduction)
-    moved = _motion(case, rank, training_seconds(case, rank))
+    moved = motion_of(case, rank, training_seconds(case, rank))
     asleep = 1.0 - moved.run_share - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
 
@@ -101,7 +101,8 @@ def _exchange_share(case: Case, seen: Profile) -> float:
     return seen.share_where(partial(waits_for_ranks, case.history, case.job))
 
 
-def _motion(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
+def motion_of(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
+    """How its training thread moved lately."""
     return motion(case.history, rank.pid, case.progress[rank.pid].thread, seconds)
 
 
@@ -312,7 +313,7 @@ def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
 
 def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     """It wants to run and does not get a CPU, much more than the others when they want to: another process has its CPUs."""
-    moved = {rank.pid: _motion(case, rank) for rank in case.ranks}
+    moved = {rank.pid: motion_of(case, rank) for rank in case.ranks}
     kept = {pid: (one.delay_share or 0.0) / one.wanted_share if one.wanted_share else 0.0 for pid, one in moved.items()}
     own, most = kept[late.pid], max((share for pid, share in kept.items() if pid != late.pid), default=0.0)
     if own < DELAY_SHARE or own < DELAY_RATIO * most:

@@ -5,8 +5,7 @@ kernel waits, and connections show that nothing is on its way.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from perfwatch.triage.cards.gpu import polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
@@ -21,12 +20,12 @@ from perfwatch.triage.ranks.calls import (
     POINT_TO_POINT,
     RECEIVES,
     SENDS,
+    Place,
     call_of,
     exchange,
     hang_between,
     in_collective,
     leaves,
-    links,
     listed,
     makes_group,
     may_join_beside,
@@ -56,7 +55,7 @@ from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.native_waits import reduces
 from perfwatch.triage.words.frames import collective_name, show, user_frames
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level, Outcome
+from perfwatch.verdict import Alternative, Evidence, Finding, Level, Outcome
 from perfwatch_probes.readings import Operation, Process, Stack, Thread
 
 MISMATCHED = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -65,30 +64,7 @@ KINDS = ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "s
 MPI_SENDS, MPI_RECEIVES = frozenset({"send", "ssend", "rsend"}), frozenset({"recv", "probe", "mprobe"})
 ALL_SEND, ALL_RECEIVE = "every rank sends and none receives", "every rank waits to receive and none sends"
 WEDGE, STALL = "wedged_collective", "stalled_collective"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one rank is: in which call, as far as that is known, and at which line."""
-
-    rank: int | None
-    pid: int
-    call: str
-    line: str | None
-
-    @classmethod
-    def of(cls, chain: Chain, call: str = "") -> "Place":
-        """Where its stack shows it."""
-        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
-
-    def __str__(self) -> str:
-        """``all_reduce 12 at step (train.py:7)``."""
-        return f"{self.call} at {self.line}" if self.line else self.call
-
-    @property
-    def culprit(self) -> Culprit:
-        """As it is reported."""
-        return Culprit(pid=self.pid, rank=self.rank, frame=self.line)
+IN_A_CALL = {STALL: "every rank is in a collective"}
 
 
 # What recorders and counts show
@@ -126,8 +102,18 @@ def by_records(case: Case) -> Outcome:
         )
     ranks = {place.rank for place in places}
     chains = sorted((one for one in case.chains.values() if one.start.rank in ranks), key=lambda one: silent([one]))
-    summary = f"the ranks of group {found.group} mean different {found.what}s by operation {found.sequence}: {parts}"
-    return _mismatch(case, chains, summary, evidence=evidence, culprits=culprits, places=places) if chains else None
+    if not chains:
+        return None
+    return hang_between(
+        case,
+        MISMATCHED,
+        chains,
+        f"the ranks of group {found.group} mean different {found.what}s by operation {found.sequence}: {parts}",
+        evidence=evidence,
+        places=places,
+        culprits=culprits,
+        refuted=IN_A_CALL,
+    )
 
 
 def _meant(one: Operation) -> tuple[str, str, int]:
@@ -142,19 +128,24 @@ def in_a_ring(case: Case) -> Outcome:
     if graph is None or not chains:
         return None
     stands = {chain.start.rank: Place.of(chain).line for chain in chains}
-    called = {rank: show(graph.frames.get(rank)) for rank in ring}
-    parts = "; ".join(
-        f"rank {rank} is in {Place(rank, 0, graph.calls.get(rank, 'a collective'), called[rank])}, to which "
-        f"{numbered(graph.edges[rank])} {'has' if len(graph.edges[rank]) == 1 else 'have'} not come"
-        for rank in ring[:SHOWN]
-    )
-    why = why_in_a_ring([graph.calls.get(rank, "") for rank in ring])
     places = [
-        Place(rank, graph.seats[rank].pid or 0, graph.calls.get(rank, ""), called[rank] or stands.get(rank))
+        Place(
+            rank,
+            graph.seats[rank].pid or 0,
+            graph.calls.get(rank) or "a collective",
+            show(graph.frames.get(rank)) or stands.get(rank),
+        )
         for rank in ring
     ]
-    return _mismatch(
+    parts = "; ".join(
+        f"rank {rank} is in {place}, to which {numbered(late)} {'has' if len(late) == 1 else 'have'} not come"
+        for rank, place in list(zip(ring, places, strict=True))[:SHOWN]
+        if (late := graph.edges[rank])
+    )
+    why = why_in_a_ring([place.call for place in places])
+    return hang_between(
         case,
+        MISMATCHED,
         chains,
         f"the ranks wait for each other in a ring, for {why}: {parts}",
         stood=max(graph.seconds, silent(chains) if graph.recorded else 0.0),
@@ -180,8 +171,9 @@ def by_counts(case: Case) -> Outcome:
     chains = sorted(known.values(), key=lambda chain: chain.start.rank != seats[0].rank)
     if not chains:
         return None
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         chains,
         f"the ranks have made different calls, and wait for each other: {_counted(found)}",
         stood=found.seconds,
@@ -246,8 +238,9 @@ def in_other_groups(case: Case) -> Outcome:
         *(f"rank {place.rank} is {place}" for _, place in late[:SHOWN]),
     ]
     unless = "not refuted: a kernel of its own that does not end would look the same; the flight recorders tell"
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         [*ends, *waiting],
         f"the ranks wait for each other in calls of different groups: {'; '.join(parts)}",
         stood=min(graph.seconds, silent([*waiting, *ends])),
@@ -327,8 +320,9 @@ def left_early(case: Case) -> Outcome:
     own, polling = carried(case, WINDOW_SECONDS), [polls(case.history, chain.start.pid) for chain in waiting]
     seen = all(one or in_collective(case, chain) for one, chain in zip(polling, waiting, strict=True))
     may_talk = sum(polling) > 1 and (own is None or not own.silent)  # in a slow collective among themselves
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         [*leaving, *waiting],
         f"the ranks have made unequal numbers of calls: {leave}, while {listed(waiting)} in {calls}, "
         f"at {show(waiting[0].start.frame)}",
@@ -367,8 +361,9 @@ def by_sizes(case: Case) -> Outcome:
             "the tensor's shape and dtype in each rank before this call",
         )
         arm = ("perfwatch run -- ...   # arms the flight recorder, which tells the sizes",)
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         found.chains,
         f"all {len(found.chains)} ranks are in {found.place}, and all that they sent has arrived: {why}",
         # gloo's own threads may add up large tensors between two messages, and nothing travels meanwhile
@@ -408,8 +403,9 @@ def in_exchanges(case: Case) -> Outcome:
     ]
     stay = {rank_of(chain): f"is in {place}" for chain, place in zip(chains, places, strict=True)}
     parts = [f"rank {rank} {does}" for rank, does in stay.items()]
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         chains,
         f"{how}: {'; '.join(parts[:FEW] if len(set(places)) > 1 else places[:1])}",
         patience=temporal(case),
@@ -463,8 +459,9 @@ def behind_cards(case: Case) -> Outcome:
             ]
             patience, stood = STRUCTURAL_SECONDS, min(stood, graph.seconds)
             evidence = (*graph.evidence(case), *evidence)
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         chains,
         f"every rank waits for its card, whose kernel only polls, and nothing travels between them: {'; '.join(parts)}",
         patience=patience,
@@ -526,14 +523,16 @@ def by_stacks(case: Case) -> Outcome:
         unless = f", unless another thread of {numbered(list(map(rank_of, beside)))} answers them"
     parted = sorted(places.items(), key=lambda one: len(one[1]))  # the rank that differs from most is looked at first
     parts = "; ".join(f"{listed(there, 'is', 'are')} in {name} at {line}" for (name, line), there in parted)
-    return _mismatch(
+    return hang_between(
         case,
+        MISMATCHED,
         [chain for _, there in parted for chain in there],
         f"{_at_odds(names)}: {parts}{unless}",
         patience=patience,
         stood=silent(chains),
         ceiling=ceiling,
         evidence=tuple(_in_call(case, one, f"waits in {name}") for (name, _), there in parted for one in there),
+        refuted=IN_A_CALL,
     )
 
 
@@ -548,46 +547,7 @@ def _at_odds(calls: set[str]) -> str:
     return f"the ranks wait for each other in different {'calls' if calls & POINT_TO_POINT else 'collectives'}"
 
 
-# What all of these share
-
-
-def _mismatch(
-    case: Case,
-    chains: Sequence[Chain],
-    summary: str,
-    *,
-    evidence: tuple[Evidence, ...],
-    patience: float = STRUCTURAL_SECONDS,
-    stood: float | None = None,
-    ceiling: float = 1.0,
-    culprits: Sequence[Place] | None = None,
-    places: Sequence[Place] = (),
-    refuted: Mapping[str, str] | None = None,
-    advice: tuple[str, ...] = (COMPARE,),
-) -> Finding:
-    """A hang in which no rank is elsewhere; the first chain shows that nothing moves.
-
-    Args:
-        culprits: in the order in which they are named; else the places, or where the chains end.
-        places: of which ranks it is known what they are in.
-        refuted: by cause, why it is none of that.
-    """
-    ends = tuple(one for chain in chains for one in chain.culprits())
-    blamed = tuple(place.culprit for place in (places if culprits is None else culprits))
-    return hang_between(
-        case,
-        MISMATCHED,
-        chains,
-        summary,
-        patience=patience,
-        stood=stood,
-        ceiling=ceiling,
-        evidence=evidence,
-        culprits=ends if culprits is None and not places else blamed,
-        wait_chain=links(case, chains, {place.rank: place.call for place in places if place.rank is not None}),
-        refuted=refuted or {STALL: "every rank is in a collective"},
-        advice=advice,
-    )
+# What several of these share
 
 
 def _in_call(case: Case, chain: Chain, claim: str) -> Evidence:

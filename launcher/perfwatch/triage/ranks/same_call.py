@@ -91,9 +91,7 @@ def same_call(case: Case) -> SameCall | Missing | None:
     if sends or exchanging(case) or (not recorded and never_called(case)):
         return None  # in sends and receives, which are no call that all are in, and which RAS does not count
     if not case.job.covered:
-        reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
-        advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
-        return Missing(witness="ranks", reason=reason, advice=advice)
+        return only_some_are_here(case, "a rank there may be elsewhere")
     levels = [card.sm_active for card in cards if card.sm_active is not None]
     if max(levels, default=0.0) - min(levels, default=0.0) > SAME_FOOTPRINT:
         return (
@@ -110,6 +108,12 @@ def same_call(case: Case) -> SameCall | Missing | None:
     ports = (case.history.latest(r.Network, *key) for key in case.history.entities(r.Network))
     rdma = any(port is not None and port.reading.kind == "rdma" for port in ports)
     return SameCall(chains, graph, recorded, counted, own, moved, rdma)
+
+
+def only_some_are_here(case: Case, why: str) -> Missing:
+    """That ranks of the job are on other machines, where they would have to be looked at."""
+    reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+    return Missing(witness="ranks", reason=reason, advice=f"run perfwatch attach on the other nodes too: {why}")
 
 
 def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:

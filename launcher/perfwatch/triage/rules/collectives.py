@@ -8,6 +8,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
 from perfwatch.triage.ranks.calls import (
+    Place,
     hang_between,
     in_collective,
     leaves,
@@ -21,13 +22,13 @@ from perfwatch.triage.ranks.calls import (
     waits_as,
 )
 from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
-from perfwatch.triage.ranks.same_call import same_call
+from perfwatch.triage.ranks.same_call import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.triage.waits.sending import ask
-from perfwatch.verdict import Abstention, Evidence, Finding, Level, Link, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 
 WEDGED = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
@@ -56,16 +57,8 @@ def stalled(case: Case) -> Outcome:
     if not waiting or (not absent and not gone):
         return absentee.left_behind(case, gone)
     if not case.job.covered and (graph is None or not absent):
-        return Abstention(
-            cause=STALLED.name,
-            missing=(
-                Missing(
-                    witness="ranks",
-                    reason=f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine",
-                    advice="run perfwatch attach on the other nodes too: the rank that is missing here may be there",
-                ),
-            ),
-        )
+        lacking = only_some_are_here(case, "the rank that is missing here may be there")
+        return Abstention(cause=STALLED.name, missing=(lacking,))
     if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
         return None  # those that have not come are in a call themselves
     waited = silent(waiting)
@@ -77,7 +70,7 @@ def stalled(case: Case) -> Outcome:
 
 
 def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
-    first, (op, calls) = absent[0], absentee.calls_of(graph, waiting)
+    first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     holder = absentee.holder_waits(case, waiting, first)
@@ -89,7 +82,7 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     if holder is not None or absentee.for_good(case, first) or absentee.waits_for_all(case, waiting, absent):
         patience, ceiling, stood = STRUCTURAL_SECONDS, 1.0, max(waited, silence)
     named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
-    return hang_between(
+    found = hang_between(
         case,
         STALLED,
         [first],
@@ -99,18 +92,18 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
         ceiling=ceiling,
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
-            *(_waits(case, chain, calls[rank_of(chain)]) for chain in waiting[:3]),
+            *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
             *loads,
             *unanswered(case),
         ),
-        culprits=tuple(map(culprit, left))
-        or (
-            *map(culprit, roots),
-            *(one for chain in (*absent, holder) if chain is not None for one in chain.culprits()),
-        ),
-        wait_chain=links(case, waiting, calls) + first.links,
         refuted={"straggling_rank": "not one collective has completed meanwhile"},
         advice=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
+    )
+    ends = (one for chain in (*absent, holder) if chain is not None for one in chain.culprits())
+    return msgspec.structs.replace(
+        found,
+        culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),
+        wait_chain=links(case, waiting, {place.rank: place.call for place in places}) + first.links,
     )
 
 
@@ -160,8 +153,8 @@ def wedged(case: Case) -> Outcome:
         stood=seen.silent_seconds,
         ceiling=ceiling,
         evidence=seen.evidence(case),
+        places=[Place.of(chain) for chain in seen.chains],
         culprits=(),
-        wait_chain=tuple(_link(link, seen.counted) for chain in seen.chains for link in chain.links),
         refuted={
             STALLED.name: "every rank is in the same call at the same line",
             mismatch.MISMATCHED.name: "the recorders show the same calls" if seen.recorded else same,
@@ -183,11 +176,6 @@ def _groups(case: Case, ranks: int) -> int:
 
 def _is_used(communicator: Communicator) -> bool:
     return min((sum(member.launched.values()) for member in communicator.members), default=0) > 0
-
-
-def _link(link: Link, counted: bool) -> Link:
-    """What a card that polls host memory does looks like work if that card alone is seen."""
-    return msgspec.structs.replace(link, waits_for="its GPU, whose kernel only polls") if counted else link
 
 
 RULES = (Rule(STALLED, stalled), Rule(mismatch.MISMATCHED, mismatched), Rule(WEDGED, wedged))

@@ -10,7 +10,6 @@ from perfwatch.triage.cards.hardware import ceiling_mib_per_second, dram_peak_by
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
@@ -94,10 +93,7 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
 
 def _works_most(case: Case, late: Member) -> bool:
     """True if a rank's training thread runs so many times as long as that of any other."""
-    runs = {
-        rank.pid: motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0
-        for rank in case.ranks
-    }
+    runs = {rank.pid: lateness.motion_of(case, rank).run_share or 0.0 for rank in case.ranks}
     return runs[late.pid] >= WORKS * max(share for pid, share in runs.items() if pid != late.pid)
 
 
@@ -192,7 +188,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
 def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved: float) -> Outcome:
     """Little travels, and the waits are short and many: what is lost is the latency of each call."""
     at_once = all_wait_at_once(waits)
-    looks = [motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS) for rank, _ in profiles]
+    looks = [lateness.motion_of(case, rank) for rank, _ in profiles]
     wakes = [one.switches_per_second or 0.0 for one in looks]
     if at_once < MOST_OF_IT or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
         return None
