@@ -401,44 +401,32 @@ def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     )
 
 
+@once_per_case
 def _counted(case: Case) -> list[list[Answer]]:
     """RAS' answers about each group that still exists, if they are about now.
 
     RAS names a communicator for as long as one of its processes has it. What it said of one that is gone would otherwise be believed
     until it is old: after an elastic restart, or where a program has ended a group that stood. The text names a group only while
-    its ranks' counts differ: one that a newer answer does not name has caught up. The JSON names every group of every process.
+    its ranks' counts differ: one that a newer answer does not name has caught up. The JSON names every group of every process, but
+    where the answers of several hosts are joined: of a large group those of one host are kept, and of others all.
     """
     told = [case.history.series(r.Communicator, *key) for key in case.history.entities(r.Communicator)]
     newest, begun = max((answers[-1].at for answers in told), default=0.0), _restarted_at(case)
-    heard = _heard(told)
-    return [
-        answers
-        for answers in told
-        if answers[-1].at > begun
-        and _unnamed_seconds(answers[-1], heard, newest) < APART_SECONDS
-        and _fresh(case, answers)
-    ]
+    complete = sorted((one[-1] for one in told if one[-1].reading.source == "json"), key=lambda one: one.at)
+    joined = len({member.host for one in complete for member in one.reading.members if member.local}) > 1
+    heard = {place: one.at for one in complete for place in _places(one.reading) if not joined}
 
+    def unnamed_seconds(last: Answer) -> float:
+        if last.reading.source != "json":
+            return newest - last.at
+        return max((heard.get(place, last.at) - last.at for place in _places(last.reading)), default=0.0)
 
-def _unnamed_seconds(last: Answer, heard: dict[tuple[str, int], float], newest: float) -> float:
-    """For how long a group has not been named, while the processes that would name it were heard."""
-    if last.reading.source != "json":
-        return newest - last.at
-    return max((heard.get(place, last.at) - last.at for place in _places(last.reading)), default=0.0)
-
-
-def _heard(told: list[list[Answer]]) -> dict[tuple[str, int], float]:
-    """By host and pid, when an answer in JSON last spoke for a process.
-
-    Empty where the answers of several hosts are joined: of a large group those of one host are kept, and of others all.
-    """
-    newest = sorted((one[-1] for one in told if one[-1].reading.source == "json"), key=lambda one: one.at)
-    if len({member.host for one in newest for member in one.reading.members if member.local}) > 1:
-        return {}
-    return {place: one.at for one in newest for place in _places(one.reading)}
+    about_now = (one for one in told if one[-1].at > begun and unnamed_seconds(one[-1]) < APART_SECONDS)
+    return [answers for answers in about_now if _fresh(case, answers)]
 
 
 def _places(communicator: r.Communicator) -> list[tuple[str, int]]:
+    """Host and pid of the members that RAS hears."""
     return [(one.host, one.pid) for one in communicator.members if one.pid is not None and one.state not in UNHEARD]
 
 
@@ -607,7 +595,15 @@ class _Records:
 
     def __init__(self, dumps: list[Dump]) -> None:
         self.groups = {(one.reading.rank, one.reading.group): one.reading for one in dumps}
-        pending = [(one.reading, call) for one in dumps for call in _pending(one.reading)]
+        pending: list[tuple[RecordedGroup, Operation]] = []
+        for group in (
+            one.reading for one in dumps
+        ):  # calls of a batch never seem to be over, and the batch stands for them
+            batch = max((one.order for one in group.operations if one.name == BATCH), default=-1)
+            alone = (
+                one for one in group.operations if not one.point_to_point or one.name == BATCH or one.order > batch
+            )
+            pending += [(group, one) for one in alone if one.state != "completed"]
         pending.sort(key=lambda one: (one[0].rank, -one[1].order))
         self.oldest = {group.rank: (group, call) for group, call in pending}
 
@@ -657,16 +653,6 @@ class _Records:
             return False
         same = [one for one in there.operations if one.point_to_point and one.sequence == operation.sequence]
         return len(same) == 1 and _partner(there, same[0]) == ("recv", group.rank)
-
-
-def _pending(group: RecordedGroup) -> list[Operation]:
-    """The calls of a rank in a group that are not over; those of a batch never seem to be, and the batch stands for them."""
-    batch = max((one.order for one in group.operations if one.name == BATCH), default=-1)
-    return [
-        one
-        for one in group.operations
-        if one.state != "completed" and not (one.point_to_point and one.name != BATCH and one.order < batch)
-    ]
 
 
 def _partner(group: RecordedGroup, operation: Operation) -> tuple[str, int] | None:

@@ -110,15 +110,19 @@ def motion_of(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Moti
 
 
 def go_on(case: Case) -> bool:
-    """True if steps are made. Of ranks that meet in each step one goes on only if all do: one that is late looks still in between."""
+    """True if steps are made. Of ranks that meet in each step one goes on only if all do: one that is late looks still in between.
+
+    One that nearly always waits was seen to leave the wait and come back, or was woken again and again. The steps in between may take
+    microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
+    """
     meet = any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks)
-    return all(
-        case.progress[pid].kind != "still"
-        or (meet and chain.end.kind not in ("collective", "gpu"))
-        or _comes_back(case, case.job.members[pid])
-        or wakes_soon(case, chain.end)
-        for pid, chain in case.chains.items()
-    )
+    for rank in case.ranks:
+        end, moved = case.chains[rank.pid].end, moves(case.history, rank.pid, case.progress[rank.pid].thread)
+        apart = meet and end.kind not in ("collective", "gpu")
+        comes_back = (moved.recurrent and moved.times >= WOKEN) or meets_again(case, rank, WINDOW_SECONDS)
+        if case.progress[rank.pid].kind == "still" and not apart and not comes_back and not wakes_soon(case, end):
+            return False
+    return True
 
 
 def overdue(case: Case) -> bool:
@@ -129,15 +133,6 @@ def overdue(case: Case) -> bool:
 def meets_again(case: Case, rank: Member, seconds: float) -> bool:
     """True if a rank was seen to leave what the ranks meet in, and to come back, again and again."""
     return case.profile(rank, seconds).turns(partial(in_collective, case)) >= CAME_BACK
-
-
-def _comes_back(case: Case, rank: Member) -> bool:
-    """True if a rank that nearly always waits was seen to leave the wait and come back, or was woken again and again.
-
-    The steps in between may take microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
-    """
-    moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
-    return meets_again(case, rank, WINDOW_SECONDS) or (moved.recurrent and moved.times >= WOKEN)
 
 
 # Which of them are there to train
@@ -271,7 +266,13 @@ def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:
 
 def _throttled(case: Case, late: Member) -> OwnCause | None:
     """Its card runs below the clocks of the others, and says why."""
-    clocks = {rank.pid: clock for rank in case.ranks if (clock := _clock(case, rank)) is not None}
+    clocks: dict[int, float] = {}  # of cards at work: one that idles holds no rank back
+    for rank in case.ranks:
+        uuids = cards_of(case.history, rank.pid).uuids[:1]
+        seen = (one for uuid in uuids for one in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS))
+        clock = median(clock for one in seen if (clock := clock_at_work(one.reading)) is not None)
+        if clock is not None:
+            clocks[rank.pid] = clock
     usual = median(clock for pid, clock in clocks.items() if pid != late.pid)
     if late.pid not in clocks or usual is None or clocks[late.pid] > CLOCK_RATIO * usual:
         return None
@@ -284,16 +285,6 @@ def _throttled(case: Case, late: Member) -> OwnCause | None:
     shown = case.saw("nvml", name, "SM clock", runs_at, f"{usual:.0f} MHz, as the others")
     culprit = Culprit(pid=late.pid, rank=late.rank, gpu=index_of(case.history, uuid))
     return OwnCause(words, "node", culprit, (shown,))
-
-
-def _clock(case: Case, rank: Member) -> float | None:
-    """Of its card at work: that of one that idles holds no rank back."""
-    return median(
-        clock
-        for uuid in cards_of(case.history, rank.pid).uuids[:1]
-        for seen in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS)
-        if (clock := clock_at_work(seen.reading)) is not None
-    )
 
 
 def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:

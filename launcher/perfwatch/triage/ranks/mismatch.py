@@ -121,38 +121,99 @@ def _meant(one: Operation) -> tuple[str, str, int]:
 
 
 def in_a_ring(case: Case) -> Outcome:
-    """Ranks wait for each other, each in another group."""
+    """Ranks wait for each other, each in another group.
+
+    NCCL counts who is behind in its groups; gloo's groups it does not know. So a rank that the others wait for is behind, and yet may be
+    in a call itself: its stack names one that the others do not wait in, or gloo carries one out while its card idles, or its card holds
+    a kernel that only polls while another group of the same ranks is level. What it waits for are the ranks that wait for it.
+    """
     graph = wait_graph(case)
-    ring = graph.cycle if graph is not None else ()
-    chains = [chain for chain in case.chains.values() if chain.start.rank in ring]
+    late = _in_other_groups(case, graph) if graph is not None and graph.ends else {}
+    ring = (*late, *graph.edges) if graph is not None and late else graph.cycle if graph is not None else ()
+    known = {rank_of(chain): chain for chain in case.chains.values()}
+    chains = [known[rank] for rank in ring if rank in known]
     if graph is None or not chains:
         return None
-    stands = {chain.start.rank: Place.of(chain).line for chain in chains}
-    places = [
-        Place(
-            rank,
-            graph.seats[rank].pid or 0,
-            graph.calls.get(rank) or "a collective",
-            show(graph.frames.get(rank)) or stands.get(rank),
-        )
-        for rank in ring
-    ]
+    edges = {**graph.edges, **dict.fromkeys(late, tuple(graph.edges))}
+    places = [late.get(rank) or _waits_at(graph, rank, known.get(rank)) for rank in ring]
     parts = "; ".join(
-        f"rank {rank} is in {place}, to which {numbered(late)} {'has' if len(late) == 1 else 'have'} not come"
+        f"rank {rank} is in {place}, to which {numbered(edges[rank])} {'has' if len(edges[rank]) == 1 else 'have'} not come"
         for rank, place in list(zip(ring, places, strict=True))[:SHOWN]
-        if (late := graph.edges[rank])
     )
-    why = why_in_a_ring([place.call for place in places])
+    evidence, stood, ceiling = graph.evidence(case), max(graph.seconds, silent(chains) if graph.recorded else 0.0), 1.0
+    why = f"a ring, for {why_in_a_ring([place.call for place in places])}"
+    refuted = {STALL: "no rank is at the end: the waiting is a ring"}
+    if late:
+        named = all(
+            known[rank].end.kind == "collective" for rank in late
+        )  # else a kernel that never ends looks the same
+        unless = "not refuted: a kernel of its own that does not end would look the same; the flight recorders tell"
+        refuted = {
+            STALL: "the rank that is behind is in a call itself",
+            "stuck_kernel": "a stack names the call" if named else unless,
+        }
+        evidence += tuple(
+            _in_call(case, known[rank], f"is in {place.call}") for rank, place in list(late.items())[:SHOWN]
+        )
+        why, stood, ceiling = (
+            "calls of different groups",
+            min(graph.seconds, silent(chains)),
+            1.0 if named else Level.HIGH,
+        )
     return hang_between(
         case,
         MISMATCHED,
         chains,
-        f"the ranks wait for each other in a ring, for {why}: {parts}",
-        stood=max(graph.seconds, silent(chains) if graph.recorded else 0.0),
-        evidence=graph.evidence(case),
+        f"the ranks wait for each other in {why}: {parts}",
+        stood=stood,
+        ceiling=ceiling,
+        evidence=evidence,
         places=places,
-        refuted={STALL: "no rank is at the end: the waiting is a ring"},
+        culprits=places[:SHOWN] if late else places,
+        refuted=refuted,
     )
+
+
+def _waits_at(graph: WaitGraph, rank: int, chain: Chain | None) -> Place:
+    """The call in which a rank waits for others: where the recorder saw it called, or else where the rank stands."""
+    line = show(graph.frames.get(rank)) or (Place.of(chain).line if chain is not None else None)
+    return Place(rank, graph.seats[rank].pid or 0, graph.calls.get(rank) or "a collective", line)
+
+
+def _in_other_groups(case: Case, graph: WaitGraph) -> dict[int, Place]:
+    """By rank, where those are that all others wait for; empty if one of them is in no call of another group, or data travels."""
+    waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))]
+    ends = [chain for seat in graph.ends if (chain := case.chains.get(seat.pid or 0)) is not None]
+    late = {rank_of(one): Place.of(one, call) for one in ends if (call := _instead(case, graph, one, waiting))}
+    all_are = case.job.covered and len(late) == len(graph.ends) and len(waiting) + len(late) >= len(case.ranks)
+    stand = waiting and all(in_collective(case, chain) for chain in waiting) and _silence(case)
+    return late if all_are and stand else {}
+
+
+def _instead(case: Case, graph: WaitGraph, chain: Chain, waiting: list[Chain]) -> str:
+    """What a rank that others wait for is in instead; empty where that is not a call of another group."""
+    history, pid, end = case.history, chain.start.pid, chain.end
+    if end.kind == "collective" and end.still and end.node.stack is not None:
+        name = collective_name(end.node.stack) or ""
+        others = {_kind(graph.calls.get(rank_of(one), "")) for one in waiting}
+        if _kind(name) not in others | {""}:
+            return name
+        # Of the same kind: perhaps the very call, not counted yet, where it is not gloo's. One of NCCL's would hold a kernel.
+        idle = {card.kind for card in regimes(history, pid)} == {"idle"}
+        return f"{name} over gloo" if _kind(name) and idle and reduces(history, pid) else ""
+    if end.kind != "gpu" or not end.detail or not in_sync(history, end.node.stack):
+        return ""
+    card, known = regime(history, end.detail), cards_of(history, pid).certain
+    level = [one.seats for one in graph.standings if not one.behind and not one.lost]  # called equally often by all
+    groups = [{seat.rank for seat in seats} for seats in level if all(seat.reached for seat in seats)]
+    beside = any(rank_of(chain) in one and not one.isdisjoint(map(rank_of, waiting)) for one in groups)
+    polls_there = beside and known and card.polls and not card.computes
+    return f"a call of another group, as far as its card tells ({card.shown()})" if polls_there else ""
+
+
+def _kind(name: str) -> str:
+    """The kind of call by NCCL's names (its barrier is an all_reduce); empty for one that is none of them."""
+    return "all_reduce" if "barrier" in name else next((kind for kind in KINDS if kind in name), "")
 
 
 def by_counts(case: Case) -> Outcome:
@@ -208,90 +269,6 @@ def _ahead_in(found: Standing, seat: Seat) -> str:
         if count == max(counts) > min(counts):
             return kind
     return ""
-
-
-# In calls of different groups, of which only one shows who has come
-
-
-def in_other_groups(case: Case) -> Outcome:
-    """All ranks are in calls, and those that are behind in one group are in a call of another.
-
-    NCCL counts who is behind in its groups; gloo's groups it does not know. So the rank that the others wait for is behind, and yet in
-    a call: its stack names one that the others do not wait in, or gloo carries one out while its card idles, or its card holds a kernel
-    that only polls while another group of the same ranks is level. What it waits for are the ranks that wait for it.
-    """
-    graph = wait_graph(case)
-    if graph is None or not graph.edges or not graph.ends or not case.job.covered:
-        return None
-    waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))]
-    ends = [chain for seat in graph.ends if (chain := case.chains.get(seat.pid or 0)) is not None]
-    late = [(chain, Place.of(chain, call)) for chain in ends if (call := _instead(case, graph, chain, waiting))]
-    if not waiting or len(late) < len(graph.ends) or len(waiting) + len(late) < len(case.ranks):
-        return None
-    if not all(in_collective(case, chain) for chain in waiting) or not _silence(case):
-        return None
-    named = all(chain.end.kind == "collective" for chain in ends)  # else a kernel that never ends looks the same
-    op = next((graph.calls[rank_of(chain)] for chain in waiting if rank_of(chain) in graph.calls), "a collective")
-    not_come = f"to which {listed(ends, 'has', 'have')} not come"
-    parts = [
-        f"{listed(waiting, 'is', 'are')} in {Place.of(waiting[0], op)}, {not_come}",
-        *(f"rank {place.rank} is {place}" for _, place in late[:SHOWN]),
-    ]
-    unless = "not refuted: a kernel of its own that does not end would look the same; the flight recorders tell"
-    return hang_between(
-        case,
-        MISMATCHED,
-        [*ends, *waiting],
-        f"the ranks wait for each other in calls of different groups: {'; '.join(parts)}",
-        stood=min(graph.seconds, silent([*waiting, *ends])),
-        ceiling=1.0 if named else Level.HIGH,
-        evidence=(*graph.evidence(case), *(_seen_behind(case, *one) for one in late[:SHOWN])),
-        culprits=[*(place for _, place in late), *map(Place.of, waiting)][:SHOWN],
-        refuted={
-            STALL: "the rank that is behind is in a call itself",
-            "stuck_kernel": "a stack names the call" if named else unless,
-        },
-    )
-
-
-def _instead(case: Case, graph: WaitGraph, chain: Chain, waiting: list[Chain]) -> str:
-    """What a rank that others wait for is in instead; empty where that is not a call of another group."""
-    history, pid, end = case.history, chain.start.pid, chain.end
-    if end.kind == "collective" and end.still and end.node.stack is not None:
-        name = collective_name(end.node.stack) or ""
-        others = {_kind(graph.calls.get(rank_of(one), "")) for one in waiting}
-        if _kind(name) not in others | {""}:
-            return f"in {name}"
-        # Of the same kind: perhaps the very call, not counted yet, where it is not gloo's. One of NCCL's would hold a kernel.
-        idle = {card.kind for card in regimes(history, pid)} == {"idle"}
-        return f"in {name} over gloo" if _kind(name) and idle and reduces(history, pid) else ""
-    if end.kind != "gpu" or not end.detail or not in_sync(history, end.node.stack):
-        return ""
-    card, known = regime(history, end.detail), cards_of(history, pid).certain
-    if card.computes or not (card.polls and known and _level_elsewhere(graph, chain, waiting)):
-        return ""
-    return "in a call of another group, as far as its card tells, and waits for it"
-
-
-def _level_elsewhere(graph: WaitGraph, chain: Chain, waiting: list[Chain]) -> bool:
-    """True if another group, in which this rank and one that waits for it are, has been called equally often by all."""
-    level = [one.seats for one in graph.standings if not one.behind and not one.lost]
-    groups = [{seat.rank for seat in seats} for seats in level if all(seat.reached for seat in seats)]
-    return any(rank_of(chain) in one and not one.isdisjoint(map(rank_of, waiting)) for one in groups)
-
-
-def _kind(name: str) -> str:
-    """The kind of call by NCCL's names (its barrier is an all_reduce); empty for one that is none of them."""
-    return "all_reduce" if "barrier" in name else next((kind for kind in KINDS if kind in name), "")
-
-
-def _seen_behind(case: Case, chain: Chain, place: Place) -> Evidence:
-    if chain.end.kind == "collective":
-        return _in_call(case, chain, f"is {place.call}")
-    card, claim = regime(case.history, chain.end.detail), "its card holds a kernel that only polls"
-    observed = f"{card.shown()}, for {silent([chain]):.1f} s"
-    alone = "the others' call, to which it has not come, holds their cards alone"
-    return case.saw(card.source, f"rank {rank_of(chain)}", claim, observed, alone)
 
 
 # Some have made their last call
@@ -448,7 +425,12 @@ def behind_cards(case: Case) -> Outcome:
     graph = wait_graph(case)
     if not _silence(case):
         return None
-    patience, stood, evidence = temporal(case), silent(chains), _polling(case, chains)
+    cards = [card for chain in chains[:FEW] for card in regimes(case.history, chain.start.pid)[:1]]
+    evidence: tuple[Evidence, ...] = tuple(
+        case.saw("gpm", name_of(case.history, one.uuid), "a kernel only polls", one.shown(), "data moves")
+        for one in cards
+    )
+    patience, stood = temporal(case), silent(chains)
     parts = [f"rank {place.rank} at {place.line}" for place in places]
     if graph is not None and graph.edges and len(graph.edges) + len(graph.ends) >= len(chains):
         if {seat.pid for seat in graph.ends} <= case.chains.keys():  # each waits in a collective, or is waited for
@@ -474,12 +456,6 @@ def behind_cards(case: Case) -> Outcome:
             "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is",
         ),
     )
-
-
-def _polling(case: Case, chains: Sequence[Chain]) -> tuple[Evidence, ...]:
-    cards = [card for chain in chains[:FEW] for card in regimes(case.history, chain.start.pid)[:1]]
-    claim = "a kernel only polls"
-    return tuple(case.saw("gpm", name_of(case.history, one.uuid), claim, one.shown(), "data moves") for one in cards)
 
 
 def _places(chains: Collection[Chain]) -> list[Place]:

@@ -117,7 +117,6 @@ def mismatched(case: Case) -> Outcome:
     return (
         mismatch.by_records(case)
         or mismatch.in_a_ring(case)
-        or mismatch.in_other_groups(case)
         or mismatch.left_early(case)
         or mismatch.by_counts(case)
         or mismatch.by_sizes(case)
