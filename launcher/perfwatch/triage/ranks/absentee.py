@@ -15,6 +15,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.graph.decide import fate_of
 from perfwatch.triage.graph.model import Prospect
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
@@ -34,6 +35,7 @@ from perfwatch.triage.ranks.calls import (
     numbered,
     over,
     rank_of,
+    silent,
 )
 from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
@@ -112,24 +114,44 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     return end.kind != "python" or moves_data(case.history, chain.end.node)
 
 
-def stood(case: Case, chain: Chain) -> float | None:
-    """For how long a rank that is elsewhere has been in the wait that it is in; None where its waits are those of one loop.
+@dataclass(frozen=True)
+class Stay:
+    """How a rank stays away: how long it may, for how long it has, how sure it is at most that it does not come, and what shows it."""
 
-    It may ask for one thing after the other: the others wait for all of them. A loop that sleeps and asks again waits for one.
+    patience: float
+    seconds: float
+    ceiling: float = 1.0
+    evidence: tuple[Evidence, ...] = ()
+    holder: Chain | None = None  # the rank that has the lock for which it waits, and waits in the collective itself
+
+
+def stay(case: Case, waiting: list[Chain], absent: list[Chain]) -> Stay:
+    """How the first of the absent ranks stays away from those that wait.
+
+    It stays whatever time may bring if its program is over, its end settles that, it sleeps for too long, or waits for those that wait
+    for it. Else it may ask for one thing after the other, and the others wait for all of them; a loop that sleeps and asks again waits
+    for one. If it runs something that reaches its end one day, as far as its source tells, it may come.
     """
-    end = chain.end
-    if not end.still or end.kind in ("sleep", "file_poll"):
-        return None
-    node = end.node
-    since = [end.silent_seconds, moves(case.history, node.pid, node.tid).ago_seconds]
-    if node.wait is not None and (node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
-        since.append(node.motion.ran_ago_seconds)  # no rhythm has so long a timeout: the kernel knows when it began
-    return min((one for one in since if one is not None), default=0.0)
-
-
-def runs_on(case: Case, absent: Chain) -> bool:
-    """True if a rank that is elsewhere runs something that reaches its end one day, as far as its source tells."""
-    return absent.end.kind == "python" and not loop_of(case.history, absent.end.node).may_turn_for_ever
+    end, waited, holder = absent[0].end, silent(waiting), _holder_waits(case, waiting, absent[0])
+    beside = end.detail == OTHERS_MOVE
+    settled = (end.kind in CERTAIN_ENDS and not beside) or over(absent[0]) or outlasts(case, end) or holder is not None
+    if settled or waits_for_all(case, waiting, absent):
+        return Stay(STRUCTURAL_SECONDS, max(waited, end.silent_seconds or 0.0), holder=holder)
+    since: list[float | None] = [waited]
+    if end.still and end.kind not in ("sleep", "file_poll"):
+        since += [end.silent_seconds, moves(case.history, end.node.pid, end.node.tid).ago_seconds]
+        if end.node.wait is not None and (end.node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
+            since.append(
+                end.node.motion.ran_ago_seconds
+            )  # no rhythm has so long a timeout: the kernel knows when it began
+    loads = brings_no_batch(case, absent[0], waited)
+    computes = bool(loads) or (end.kind == "python" and not loop_of(case.history, end.node).may_turn_for_ever)
+    rests = (end.kind == "sleep" and not end.still) or (end.kind == "lock" and beside)
+    ceiling = MAY_COME if computes or rests or end.kind in ("file_poll", "rendezvous") else 1.0
+    patience = temporal(case) * (
+        COUNTS_TIMES if computes else 1.0
+    )  # nothing of it is flat: others wait, and it may come
+    return Stay(patience, min(one for one in since if one is not None), ceiling, loads)
 
 
 def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:
@@ -149,12 +171,6 @@ def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evi
     return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
-def for_good(case: Case, absent: Chain) -> bool:
-    """True if a rank stays away whatever time may bring: its program is over, its end settles that, or it sleeps for too long."""
-    ends = absent.end.kind in CERTAIN_ENDS and absent.end.detail != OTHERS_MOVE
-    return ends or over(absent) or outlasts(case, absent.end)
-
-
 def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
     """True if ranks wait for others to appear (a key in the store, a new group) that all wait for them: no time heals that.
 
@@ -167,21 +183,12 @@ def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool
     return not any(may_join_beside(case, chain.start) for chain in everybody)
 
 
-def holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
+def _holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
     """The rank that has the file's lock for which an absent one waits, and waits in the collective itself; no thread beside it acts."""
     if absent.end.kind != "file_lock":
         return None
     held = (chain for chain in waiting if chain.start.pid in absent.end.others)
     return next((chain for chain in held if not may_join_beside(case, chain.end.node)), None)
-
-
-def ceiling(absent: Chain, computes: bool) -> float:
-    """How sure it may be at most that a rank does not come: less where what it waits for may yet come."""
-    end = absent.end
-    rests, beside = end.kind == "sleep" and not end.still, end.kind == "lock" and end.detail == OTHERS_MOVE
-    if computes or rests or beside or end.kind in ("file_poll", "rendezvous"):
-        return MAY_COME
-    return 1.0
 
 
 def is_unread(case: Case, chain: Chain) -> bool:

@@ -3,7 +3,6 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
@@ -73,33 +72,26 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    holder = absentee.holder_waits(case, waiting, first)
-    waited, silence, stood = silent(waiting), silent([first]), absentee.stood(case, first)
-    loads = absentee.brings_no_batch(case, first, waited)
-    computes = bool(loads) or absentee.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
-    patience, ceiling = temporal(case) * (COUNTS_TIMES if computes else 1.0), absentee.ceiling(first, computes)
-    stood = waited if stood is None else min(waited, stood)
-    if holder is not None or absentee.for_good(case, first) or absentee.waits_for_all(case, waiting, absent):
-        patience, ceiling, stood = STRUCTURAL_SECONDS, 1.0, max(waited, silence)
-    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
+    stay = absentee.stay(case, waiting, absent)
+    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, stay.holder)
     found = hang_between(
         case,
         STALLED,
         [first],
         f"{named} never joined {op}: {why}; {listed(waiting)} for it",
-        patience=patience,
-        stood=stood,
-        ceiling=ceiling,
+        patience=stay.patience,
+        stood=stay.seconds,
+        ceiling=stay.ceiling,
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
             *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
-            *loads,
+            *stay.evidence,
             *unanswered(case),
         ),
         refuted={"straggling_rank": "not one collective has completed meanwhile"},
         advice=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
     )
-    ends = (one for chain in (*absent, holder) if chain is not None for one in chain.culprits())
+    ends = (one for chain in (*absent, stay.holder) if chain is not None for one in chain.culprits())
     return msgspec.structs.replace(
         found,
         culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),
