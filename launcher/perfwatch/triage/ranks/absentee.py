@@ -468,19 +468,19 @@ class _Where:
     ceiling: float = Level.HIGH  # the culprits were not seen
 
 
+@dataclass(frozen=True)
 class AbsentRanks:
     """The rule, with what is known of the hosts.
 
-    Args:
+    Attributes:
         reports: what became of each host that was asked.
         complete: whether these are all hosts of the job: then a rank that is on none of them has ended.
         advice: how every process of a host can be looked at.
     """
 
-    def __init__(self, reports: Sequence[AskedHost], complete: bool = False, advice: str = "") -> None:
-        self._reports = reports
-        self._complete = complete
-        self._advice = advice
+    reports: Sequence[AskedHost]
+    complete: bool = False
+    advice: str = ""
 
     @property
     def rule(self) -> Rule:
@@ -494,15 +494,15 @@ class AbsentRanks:
         if not ranks or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
             return None
         lost, victims = rank_ranges(ranks), rank_ranges(chain.start.rank or 0 for chain in waiting)
-        where, unclear = self._where(len(ranks)), [report.host for report in self._reports if report.unclear]
+        where, unclear = self._where(len(ranks)), [report.host for report in self.reports if report.unclear]
         if where is None or unclear:
             reason, advice = "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
             if unclear:
                 reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
-                advice = f"{self._advice}; what hinders a look is told of each host"
+                advice = f"{self.advice}; what hinders a look is told of each host"
             missing = Missing(witness="ranks", reason=f"rank {lost} {reason}", advice=advice)
             return Abstention(cause=STALLED.name, missing=(missing,))
-        reasons = {report.host: report.reason or "no answer" for report in self._reports}
+        reasons = {report.host: report.reason or "no answer" for report in self.reports}
         return hang_between(
             case,
             STALLED,
@@ -524,19 +524,19 @@ class AbsentRanks:
 
         A host may be listed and run no process of the job (a login node, a spare one). That says nothing about ranks.
         """
-        silent, without = (
-            tuple(report.host for report in self._reports if report.state == state) for state in ("silent", "no_job")
+        mute, without = (
+            tuple(report.host for report in self.reports if report.state == state) for state in ("silent", "no_job")
         )
-        most = max((len(report.ranks) for report in self._reports), default=0)  # that any host has
-        fits = absent <= most * len(silent)
-        if silent and (fits or self._complete):
-            host = silent[0] if len(silent) == 1 and fits and not without else None
-            console = f"look at {silent[0]}, and at what its console says: it may be down, or out of memory"
-            return _Where(silent, "does not answer", f"{listed_hosts(silent)} does not answer", console, host)
+        most = max((len(report.ranks) for report in self.reports), default=0)  # that any host has
+        fits = absent <= most * len(mute)
+        if mute and (fits or self.complete):
+            host = mute[0] if len(mute) == 1 and fits and not without else None
+            console = f"look at {mute[0]}, and at what its console says: it may be down, or out of memory"
+            return _Where(mute, "does not answer", f"{listed_hosts(mute)} does not answer", console, host)
         has_none = f"{listed_hosts(without)} has no process of this job"
-        if self._complete:
+        if self.complete:
             told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")
             return _Where(without, "has no process of this job", told, LAST_WORDS)
-        if without and not silent:
+        if without and not mute:
             return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
         return None
