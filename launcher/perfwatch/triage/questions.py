@@ -23,10 +23,9 @@ from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, 
 from perfwatch.triage.moving.progress import LATELY_SECONDS, training_thread
 from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.absentee import at_rest
+from perfwatch.triage.ranks.absentee import AbsentRanks, at_rest
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
-from perfwatch.triage.ranks.missing import AbsentRanks
 from perfwatch.triage.roles.sights import STORE_THREAD
 from perfwatch.triage.shares.starving import WAITING_SHARE as STARVING_SHARE
 from perfwatch.triage.shares.starving import awaits_data

@@ -1,50 +1,60 @@
-"""The rank that others wait for in a collective: what keeps it away, whether that may end by itself, and how it is reported.
+"""Ranks that others wait for: what keeps one away, whether that may end by itself, which were not seen at all, and how that is reported.
 
-It stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it.
+A rank that has not come stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it. Of
+a job on many hosts ``AbsentRanks`` knows what became of each host, which no recording of one machine does. No process has looked at the
+ranks that it blames, so it does so only where they can be nowhere else.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
 
-import msgspec
-
+from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.graph.decide import fate_of
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.hang import hung, silent_seconds, who
-from perfwatch.triage.independence import MAY_COME
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.motion import WINDOW_SECONDS as LATELY_SECONDS
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.work import moves_data
+from perfwatch.triage.moving.work import moves_data, waited_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
+    Place,
     exchange,
+    hang_between,
     in_collective,
     leaves,
-    links,
     listed,
     may_join_beside,
+    numbered,
     over,
     rank_of,
+    silent,
 )
-from perfwatch.triage.ranks.groups import UNHEARD, Seat, counted_apart, growing
-from perfwatch.triage.ranks.thresholds import CERTAIN, FEW, HIGH
-from perfwatch.triage.ranks.waitgraph import WaitGraph
+from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.waits.asked_for import awaited
+from perfwatch.triage.waits.asked_for import awaited as what_it_awaits
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
+from perfwatch.triage.waits.native_waits import OF_GLOO
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, culprit, node_of
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Culprit, Evidence, Finding, Outcome, doing
-from perfwatch_probes.readings import Process, Stack, Thread
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome, doing
+from perfwatch_probes.readings import Descriptor, Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
@@ -53,6 +63,9 @@ OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_de
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
+GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
+NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
+LAST_WORDS = "look for the last words of the rank in the job's log"
 
 
 # Does it come by itself?
@@ -92,7 +105,7 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
         return True  # one sleep that is over soon, and no try since the others wait
     if end.still and not wakes and end.node.stack is not None:
         return end.kind not in SETTLED and moved.recurrent
-    recent = _recent(case, chain)
+    recent = case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
     if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
         return True
     if end.kind in ("sleep", "file_poll"):
@@ -101,28 +114,44 @@ def works(case: Case, chain: Chain, others_waited: float) -> bool:
     return end.kind != "python" or moves_data(case.history, chain.end.node)
 
 
-def stood(case: Case, chain: Chain) -> float | None:
-    """For how long a rank that is elsewhere has been in the wait that it is in; None where its waits are those of one loop.
+@dataclass(frozen=True)
+class Stay:
+    """How a rank stays away: how long it may, for how long it has, how sure it is at most that it does not come, and what shows it."""
 
-    It may ask for one thing after the other: the others wait for all of them. A loop that sleeps and asks again waits for one.
+    patience: float
+    seconds: float
+    ceiling: float = 1.0
+    evidence: tuple[Evidence, ...] = ()
+    holder: Chain | None = None  # the rank that has the lock for which it waits, and waits in the collective itself
+
+
+def stay(case: Case, waiting: list[Chain], absent: list[Chain]) -> Stay:
+    """How the first of the absent ranks stays away from those that wait.
+
+    It stays whatever time may bring if its program is over, its end settles that, it sleeps for too long, or waits for those that wait
+    for it. Else it may ask for one thing after the other, and the others wait for all of them; a loop that sleeps and asks again waits
+    for one. If it runs something that reaches its end one day, as far as its source tells, it may come.
     """
-    end = chain.end
-    if not end.still or end.kind in ("sleep", "file_poll"):
-        return None
-    node = end.node
-    since = [end.silent_seconds, moves(case.history, node.pid, node.tid).ago_seconds]
-    if node.wait is not None and (node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
-        since.append(node.motion.ran_ago_seconds)  # no rhythm has so long a timeout: the kernel knows when it began
-    return min((one for one in since if one is not None), default=0.0)
-
-
-def _recent(case: Case, chain: Chain) -> Profile:
-    return case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
-
-
-def runs_on(case: Case, absent: Chain) -> bool:
-    """True if a rank that is elsewhere runs something that reaches its end one day, as far as its source tells."""
-    return absent.end.kind == "python" and not loop_of(case.history, absent.end.node).may_turn_for_ever
+    end, waited, holder = absent[0].end, silent(waiting), _holder_waits(case, waiting, absent[0])
+    beside = end.detail == OTHERS_MOVE
+    settled = (end.kind in CERTAIN_ENDS and not beside) or over(absent[0]) or outlasts(case, end) or holder is not None
+    if settled or waits_for_all(case, waiting, absent):
+        return Stay(STRUCTURAL_SECONDS, max(waited, end.silent_seconds or 0.0), holder=holder)
+    since: list[float | None] = [waited]
+    if end.still and end.kind not in ("sleep", "file_poll"):
+        since += [end.silent_seconds, moves(case.history, end.node.pid, end.node.tid).ago_seconds]
+        if end.node.wait is not None and (end.node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
+            since.append(
+                end.node.motion.ran_ago_seconds
+            )  # no rhythm has so long a timeout: the kernel knows when it began
+    loads = brings_no_batch(case, absent[0], waited)
+    computes = bool(loads) or (end.kind == "python" and not loop_of(case.history, end.node).may_turn_for_ever)
+    rests = (end.kind == "sleep" and not end.still) or (end.kind == "lock" and beside)
+    ceiling = MAY_COME if computes or rests or end.kind in ("file_poll", "rendezvous") else 1.0
+    patience = temporal(case) * (
+        COUNTS_TIMES if computes else 1.0
+    )  # nothing of it is flat: others wait, and it may come
+    return Stay(patience, min(one for one in since if one is not None), ceiling, loads)
 
 
 def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:
@@ -142,12 +171,6 @@ def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evi
     return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
-def for_good(case: Case, absent: Chain) -> bool:
-    """True if a rank stays away whatever time may bring: its program is over, its end settles that, or it sleeps for too long."""
-    ends = absent.end.kind in CERTAIN_ENDS and absent.end.detail != OTHERS_MOVE
-    return ends or over(absent) or outlasts(case, absent.end)
-
-
 def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
     """True if ranks wait for others to appear (a key in the store, a new group) that all wait for them: no time heals that.
 
@@ -160,21 +183,12 @@ def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool
     return not any(may_join_beside(case, chain.start) for chain in everybody)
 
 
-def holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
+def _holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
     """The rank that has the file's lock for which an absent one waits, and waits in the collective itself; no thread beside it acts."""
     if absent.end.kind != "file_lock":
         return None
     held = (chain for chain in waiting if chain.start.pid in absent.end.others)
     return next((chain for chain in held if not may_join_beside(case, chain.end.node)), None)
-
-
-def ceiling(absent: Chain, computes: bool) -> float:
-    """How sure it may be at most that a rank does not come: less where what it waits for may yet come."""
-    end = absent.end
-    rests, beside = end.kind == "sleep" and not end.still, end.kind == "lock" and end.detail == OTHERS_MOVE
-    if computes or rests or beside or end.kind in ("file_poll", "rendezvous"):
-        return MAY_COME
-    return 1.0
 
 
 def is_unread(case: Case, chain: Chain) -> bool:
@@ -206,16 +220,15 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
 
 def missed(case: Case, graph: WaitGraph | None) -> list[Member]:
     """Ranks that have ended and may be waited for, those first that failed; only these where the groups tell who is waited for."""
-    gone = sorted(
-        (rank for rank in case.job.ranks if not rank.alive), key=lambda one: (_is_done(one), not _failed(one))
-    )
+    gone = [rank for rank in case.job.ranks if not rank.alive]
+    gone.sort(key=lambda one: (one.ended is not None and one.ended.exit_code == 0, not _failed(one)))
     if graph is None or not graph.edges or any(seat.rank is None for seat in graph.ends):
         return gone
     targets = {rank for edges in graph.edges.values() for rank in edges}
     return [rank for rank in gone if rank.rank in targets]
 
 
-def blamed(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph | None, at_work: bool) -> Member | None:
+def lost(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph | None, at_work: bool) -> Member | None:
     """The rank whose end keeps the others waiting; None where that may be one that lives.
 
     One that was killed or has failed mostly does. One that came to its end may be in no group that goes on: its work is done, and
@@ -229,11 +242,8 @@ def blamed(gone: Sequence[Member], absent: Collection[Chain], graph: WaitGraph |
     """
     if not gone or not absent or (graph is not None and graph.edges) or _failed(gone[0]):
         return gone[0] if gone else None
-    return None if at_work or _is_done(gone[0]) else gone[0]
-
-
-def _is_done(rank: Member) -> bool:
-    return rank.ended is not None and rank.ended.exit_code == 0
+    ended = gone[0].ended
+    return None if at_work or (ended is not None and ended.exit_code == 0) else gone[0]
 
 
 def _failed(rank: Member) -> bool:
@@ -243,17 +253,12 @@ def _failed(rank: Member) -> bool:
 # How it is reported
 
 
-def call(graph: WaitGraph | None, waiting: list[Chain]) -> str:
-    """What they wait in, as the recorders name it; failing that, as the stacks do."""
-    named = [graph.calls.get(rank_of(chain), "") for chain in waiting] if graph is not None else []
+def calls_of(graph: WaitGraph | None, waiting: Sequence[Chain]) -> tuple[str, list[Place]]:
+    """What ranks wait in, as the recorders name it, or else as the stacks do: of the first of which it is known, and of each."""
+    known = graph.calls if graph is not None else {}
     stands = waiting[0].awaited if waiting[0].end.kind == "collective" else "the collective that the others are in"
-    return next((name for name in named if name), stands)
-
-
-def calls_of(graph: WaitGraph | None, waiting: list[Chain]) -> dict[int, str]:
-    """By rank, what it waits in."""
-    op, known = call(graph, waiting), graph.calls if graph is not None else {}
-    return {rank_of(chain): known.get(rank_of(chain), op) for chain in waiting}
+    op = next((name for chain in waiting if (name := known.get(rank_of(chain)))), stands)
+    return op, [Place.of(chain, known.get(rank_of(chain), op)) for chain in waiting]
 
 
 def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Outcome:
@@ -263,52 +268,44 @@ def unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> Ou
     """
     if not waiting:
         return None
-    lost, op = seat.state in UNHEARD, call(graph, waiting)
-    if lost and not seat.host and seat.pid is None and len(case.ranks) < (case.job.world_size or 0):
+    gone, (op, places) = seat.state in UNHEARD, calls_of(graph, waiting)
+    patience = STRUCTURAL_SECONDS if gone else temporal(case)
+    why = f"never joined {op}: it has called less often than the others, and no count grows"
+    why += ", and RAS does not hear from it" if gone else ""
+    advice = f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
+    if gone and not seat.host and seat.pid is None and len(case.ranks) < (case.job.world_size or 0):
+        patience = GONE_SECONDS
         why = f"is gone, and never joined {op}: no process of it is here any more, and RAS does not hear from it"
         advice = "no process of that rank is here any more: look at what it printed last, and for the OOM killer in the kernel log"
-        patience = GONE_SECONDS
-    else:
-        why = f"never joined {op}: it has called less often than the others, and no count grows"
-        why += ", and RAS does not hear from it" if lost else ""
-        advice = f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
-        if seat.pid in case.chains:
-            advice = f"sudo $(command -v perfwatch) attach {seat.pid}: its own stack says why"
-        patience = STRUCTURAL_SECONDS if lost else temporal(case)
-    found = hung(
+    elif seat.pid in case.chains:
+        advice = f"sudo $(command -v perfwatch) attach {seat.pid}: its own stack says why"
+    return hang_between(
         case,
-        STALLED.name,
-        waiting[0],
-        owner=STALLED.owner,
-        summary=f"{seat.name} {why}; {listed([rank_of(chain) for chain in waiting])} for it",
+        STALLED,
+        waiting,
+        f"{seat.name} {why}; {listed(waiting)} for it",
         patience=patience,
-        silent=graph.seconds,
+        stood=graph.seconds,
         evidence=graph.evidence(case),
-        ceiling=CERTAIN,
-        next=(advice,),
+        places=places,
+        culprits=(Place(seat.rank, seat.pid or 0, "", host=seat.host or None),),
+        advice=(advice,),
     )
-    culprit = Culprit(pid=seat.pid or 0, rank=seat.rank, host=seat.host or None)
-    return msgspec.structs.replace(found, culprits=(culprit,), wait_chain=links(case, waiting, graph.calls))
 
 
 def ended(case: Case, waiting: Chain, gone: Member, graph: WaitGraph | None) -> Finding:
     """A rank of this host has ended, and another one waits for it."""
-    op = call(graph, [waiting])
-    found = hung(
+    op, places = calls_of(graph, [waiting])
+    return hang_between(
         case,
-        STALLED.name,
-        waiting,
-        owner=STALLED.owner,
-        summary=f"rank {gone.rank} (pid {gone.pid}) is gone and rank {waiting.start.rank} waits for it in {op}",
-        patience=STRUCTURAL_SECONDS,
-        silent=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
+        STALLED,
+        [waiting],
+        f"rank {gone.rank} (pid {gone.pid}) is gone and rank {waiting.start.rank} waits for it in {op}",
+        stood=None if graph is None else max(graph.seconds, silent_seconds(case, waiting)),
         evidence=(_has_ended(case, gone), *(graph.evidence(case) if graph is not None else ())),
-        next=("dmesg | grep -i 'killed process'",),
-    )
-    return msgspec.structs.replace(
-        found,
-        culprits=(Culprit(pid=gone.pid, rank=gone.rank),),
-        wait_chain=links(case, [waiting], {rank_of(waiting): op}),
+        places=places,
+        culprits=(Place(gone.rank, gone.pid, ""),),
+        advice=("dmesg | grep -i 'killed process'",),
     )
 
 
@@ -318,20 +315,19 @@ def left_behind(case: Case, gone: Sequence[Member]) -> Finding | None:
     line = exchange(case, waiting[0], MPI_COLLECTIVES) if waiting and gone else None
     if line is None:
         return None
-    lost = gone[0]
-    ranks = listed([rank_of(chain) for chain in waiting])
-    found = hung(
+    place = line.text.strip()[:80]
+    return hang_between(
         case,
-        STALLED.name,
-        waiting[0],
-        owner=STALLED.owner,
-        summary=f"rank {lost.rank} (pid {lost.pid}) is gone and {ranks} for it: {line.text.strip()[:80]}",
+        STALLED,
+        waiting,
+        f"rank {gone[0].rank} (pid {gone[0].pid}) is gone and {listed(waiting)} for it: {place}",
         patience=temporal(case),
-        ceiling=HIGH,
-        evidence=(_has_ended(case, lost),),
-        next=("look at what that rank printed last: did it leave a loop earlier than the others?",),
+        ceiling=Level.HIGH,
+        evidence=(_has_ended(case, gone[0]),),
+        places=[Place.of(chain, place) for chain in waiting],
+        culprits=(Place(gone[0].rank, gone[0].pid, ""),),
+        advice=("look at what that rank printed last: did it leave a loop earlier than the others?",),
     )
-    return msgspec.structs.replace(found, culprits=(Culprit(pid=lost.pid, rank=lost.rank),))
 
 
 def _has_ended(case: Case, gone: Member) -> Evidence:
@@ -347,7 +343,200 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
     if end.kind == "sleep" and end.node.stack is not None and retries(case, end.node.stack):
         return f"{who(absent)} backs off and tries again and again"
     if not over(absent):
-        also = "".join(f", and {named(one, absent.end.node.pid)} for {awaited(one)}" for one in roots[:2])
+        also = "".join(f", and {named(one, absent.end.node.pid)} for {what_it_awaits(one)}" for one in roots[:2])
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
+
+
+# Ranks of which nothing was seen
+
+
+def whole(case: Case) -> bool:
+    """True if all ranks that the job says it has are seen, and it says how many."""
+    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
+
+
+def missing(present: list[int], seen: int, size: int | None) -> RankGaps:
+    """The ranks that are not here, where all that are have their numbers; else none."""
+    ranks = RankGaps(present, size)
+    return ranks if len(ranks) == (size or 0) - seen else RankGaps((), 0)
+
+
+def have_met(case: Case) -> bool:
+    """True if all ranks were there once: torch makes gloo's workers once each is connected to every other (ProcessGroupGloo.cpp)."""
+    return any(one.name.startswith(OF_GLOO) for one in _threads(case))
+
+
+def blamed(case: Case, ranks: Collection[int]) -> tuple[Culprit, ...]:
+    """The ranks that should be here; none of a job on several machines, or of one that is not seen whole."""
+    here = {rank.process.local_world_size for rank in case.ranks}
+    elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
+    if elsewhere or case.lacks("ranks"):
+        return ()
+    return tuple(Culprit(pid=0, rank=rank) for rank in islice(ranks, SHOWN))
+
+
+def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
+    """The ranks that have ended while others are here, and that in words: ``; rank 2 (pid 7) has ended (exited with code 0)``."""
+    ended = [rank for rank in case.job.ranks if not rank.alive][:SHOWN]
+    told = ((rank, how_it_ended(case.history, rank.pid)) for rank in ended)
+    words = (f"; rank {rank.rank} (pid {rank.pid}) has ended{f' ({how})' if how else ''}" for rank, how in told)
+    return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
+
+
+def absent(case: Case, present: list[int], seen: int, size: int) -> str:
+    """That some are not there, in words: have not come, or were there and are gone."""
+    where = "not on this machine or not there at all"
+    if unseen := case.lacks("ranks"):
+        where = f"not seen here: {unseen.reason}"
+    elif have_met(case):
+        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
+    ranks = missing(present, seen, size)
+    if not ranks or len(ranks) > SHOWN:
+        return f"{size - seen} of {size} ranks are {where}"
+    return f"{numbered(list(ranks))} of {size} {'is' if len(ranks) == 1 else 'are'} {where}"
+
+
+def awaited(case: Case, chain: Chain) -> str:
+    """What a rank waits for, where none is seen to stand elsewhere."""
+    if chain.end.detail == "store":
+        return "a key in the store that no rank has set"
+    if not whole(case):
+        return "the other ranks to appear"
+    places: dict[str, int | None] = {}
+    for rank in case.ranks:
+        names = rank.process.environment
+        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
+    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:SHOWN])
+    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    return f"the others, though all {len(case.ranks)} ranks are here{told}"
+
+
+def _lead_nowhere_else(case: Case) -> bool:
+    """True if every connection of gloo's that was seen leads to a rank that is here: it keeps one to each that lives."""
+    history = case.history
+    loops = [(one.pid, one.tid) for one in _threads(case) if one.name.startswith(GLOO_CONNECTIONS)]
+    watched = {(pid, fd) for pid, tid in loops for fd in waited_on(history, pid, tid, LATELY_SECONDS)}
+    files = [history.latest(Descriptor, *key) for key in watched]
+    sockets = [file.reading.socket for file in files if file is not None and file.reading.socket is not None]
+    established = [one for one in sockets if one.state == "ESTABLISHED"]
+    return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
+
+
+def _threads(case: Case) -> list[Thread]:
+    looks = [case.history.latest(Thread, *key) for rank in case.ranks for key in case.history.of(Thread, rank.pid)]
+    return [look.reading for look in looks if look is not None]
+
+
+# Jobs on many hosts
+
+
+class AskedHost(Protocol):
+    """What became of one host that was asked: ``silent``, ``no_job`` and ``answered`` are the states that matter here."""
+
+    @property
+    def host(self) -> str:
+        """Its name."""
+
+    @property
+    def state(self) -> str:
+        """What became of it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it did not answer."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were seen there."""
+
+    @property
+    def unclear(self) -> bool:
+        """True if ranks of the job may be there that were not seen."""
+
+
+@dataclass(frozen=True)
+class _Where:
+    """What became of the ranks that were seen nowhere. ``host``: the one that can have them."""
+
+    hosts: tuple[str, ...]
+    does: str
+    told: str
+    next: str
+    host: str | None = None
+    ceiling: float = Level.HIGH  # the culprits were not seen
+
+
+@dataclass(frozen=True)
+class AbsentRanks:
+    """The rule, with what is known of the hosts.
+
+    Attributes:
+        reports: what became of each host that was asked.
+        complete: whether these are all hosts of the job: then a rank that is on none of them has ended.
+        advice: how every process of a host can be looked at.
+    """
+
+    reports: Sequence[AskedHost]
+    complete: bool = False
+    advice: str = ""
+
+    @property
+    def rule(self) -> Rule:
+        """As the catalogue has it."""
+        return Rule(STALLED, self._judge)
+
+    def _judge(self, case: Case) -> Outcome:
+        """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
+        ranks = case.job.absent
+        waiting = [chain for chain in case.still_chains if chain.end.kind in ("collective", "gpu")]
+        if not ranks or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
+            return None
+        lost, victims = rank_ranges(ranks), rank_ranges(chain.start.rank or 0 for chain in waiting)
+        where, unclear = self._where(len(ranks)), [report.host for report in self.reports if report.unclear]
+        if where is None or unclear:
+            reason, advice = "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
+            if unclear:
+                reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
+                advice = f"{self.advice}; what hinders a look is told of each host"
+            missing = Missing(witness="ranks", reason=f"rank {lost} {reason}", advice=advice)
+            return Abstention(cause=STALLED.name, missing=(missing,))
+        reasons = {report.host: report.reason or "no answer" for report in self.reports}
+        return hang_between(
+            case,
+            STALLED,
+            waiting,
+            f"rank {lost} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
+            owner="node",
+            patience=temporal(case),
+            ceiling=where.ceiling,
+            evidence=tuple(
+                case.saw("host", host, where.does, reasons[host], "answers, with its ranks") for host in where.hosts[:3]
+            ),
+            culprits=[Place(rank, 0, "", host=where.host) for rank in islice(ranks, SHOWN)],
+            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
+            advice=(where.next,),
+        )
+
+    def _where(self, absent: int) -> _Where | None:
+        """None where they may do well on a host that was not asked.
+
+        A host may be listed and run no process of the job (a login node, a spare one). That says nothing about ranks.
+        """
+        mute, without = (
+            tuple(report.host for report in self.reports if report.state == state) for state in ("silent", "no_job")
+        )
+        most = max((len(report.ranks) for report in self.reports), default=0)  # that any host has
+        fits = absent <= most * len(mute)
+        if mute and (fits or self.complete):
+            host = mute[0] if len(mute) == 1 and fits and not without else None
+            console = f"look at {mute[0]}, and at what its console says: it may be down, or out of memory"
+            return _Where(mute, "does not answer", f"{listed_hosts(mute)} does not answer", console, host)
+        has_none = f"{listed_hosts(without)} has no process of this job"
+        if self.complete:
+            told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")
+            return _Where(without, "has no process of this job", told, LAST_WORDS)
+        if without and not mute:
+            return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
+        return None

@@ -5,31 +5,36 @@ for others spins at a full core. That it runs is no progress, and that it stays 
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import regime
+from perfwatch.triage.cards.gpu import Regime, regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.hang import hung
 from perfwatch.triage.history import History
-from perfwatch.triage.ranks.thresholds import SHOWN
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
+from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
-from perfwatch.verdict import Link
+from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link
 from perfwatch_probes.readings import SourceLine, Stack
 
+COMPARE = "compare the named lines: which condition sends the ranks apart?"
 RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
 NEW_GROUP = "new_group"
 BEGUN = "a send or receive"  # of which only the handle is seen
-RECEIVES = frozenset({"recv", "irecv"})
-SENDS = frozenset({"send", "isend"})
+RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
+SENDS = frozenset({"send", "isend", "send_object_list"})
 POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
 
 EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
@@ -39,11 +44,40 @@ STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PM
 _RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is: in which call, as far as that is known, and at which line."""
+
+    rank: int | None
+    pid: int
+    call: str
+    line: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def of(cls, chain: Chain, call: str = "") -> "Place":
+        """Where its stack shows it."""
+        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
+
+    def __str__(self) -> str:
+        """``all_reduce 12 at step (train.py:7)``."""
+        return f"{self.call} at {self.line}" if self.line else self.call
+
+    @property
+    def culprit(self) -> Culprit:
+        """As it is reported."""
+        return Culprit(pid=self.pid, rank=self.rank, frame=self.line, host=self.host)
+
+
+def holds_a_call(card: Regime) -> bool:
+    """True if a kernel that waits, and moves nothing, is on a card: that of a collective."""
+    return (card.kind == "spin" and not card.computes) or card.polls
+
+
 def in_collective(case: Case, chain: Chain) -> bool:
     """True if a rank is in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
     if chain.end.kind == "gpu" and chain.end.detail:
-        card = regime(case.history, chain.end.detail)
-        return (card.kind == "spin" and not card.computes) or card.polls
+        return holds_a_call(regime(case.history, chain.end.detail))
     return chain.end.kind == "collective"
 
 
@@ -59,13 +93,14 @@ def over(chain: Chain) -> bool:
 
 def makes_group(chain: Chain) -> bool:
     """True if a rank that waits for others to appear makes a group with them, of a job that has met: a call like any other."""
-    stack = chain.end.node.stack
-    if chain.end.kind != "rendezvous" or stack is None:
-        return False
-    functions = {
-        short_name(frame.function) for frame in stack.frames if "rendezvous" in tags_of(frame.function, frame.file)
-    }
-    return NEW_GROUP in functions and "init_process_group" not in functions
+    return chain.end.kind == "rendezvous" and in_new_group(chain.end.node.stack)
+
+
+def in_new_group(stack: Stack | None) -> bool:
+    """True if a thread makes a group, other than the first one of its job."""
+    frames = stack.frames if stack is not None else ()
+    meets = {short_name(frame.function) for frame in frames if "rendezvous" in tags_of(frame.function, frame.file)}
+    return NEW_GROUP in meets and "init_process_group" not in meets
 
 
 def call_of(chain: Chain) -> str:
@@ -95,15 +130,20 @@ def rank_of(chain: Chain) -> int:
     return -1 if chain.start.rank is None else chain.start.rank
 
 
+def silent(chains: Iterable[Chain]) -> float:
+    """For how long the ends of all of these chains have been silent."""
+    return min((chain.end.silent_seconds or 0.0 for chain in chains), default=0.0)
+
+
 def numbered(ranks: Collection[int | str]) -> str:
     """``rank 3``, ``ranks 0, 2``; of many the first."""
     more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, list(ranks)[:SHOWN]))}{more}"
 
 
-def listed(ranks: Collection[int]) -> str:
+def listed(chains: Collection[Chain], one: str = "waits", several: str = "wait") -> str:
     """``ranks 0, 2 wait``."""
-    return f"{numbered(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+    return f"{numbered(list(map(rank_of, chains)))} {one if len(chains) == 1 else several}"
 
 
 def waits_as(case: Case, chain: Chain, call: str = "") -> str:
@@ -116,18 +156,61 @@ def waits_as(case: Case, chain: Chain, call: str = "") -> str:
     return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
 
 
-def links(case: Case, chains: Collection[Chain], calls: dict[int, str]) -> tuple[Link, ...]:
-    """The wait chains of ranks that are in these calls: a thread that spins for its card waits in its rank's call."""
-    return tuple(link for chain in chains for link in _links(case, chain, calls.get(rank_of(chain), "")))
+def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) -> tuple[Link, ...]:
+    """The wait chains of ranks. One whose call is known waits in it, also if its thread spins for its card."""
+    found: list[Link] = []
+    for chain in chains:
+        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(chain.start.rank)
+        spins = chain.end.kind in RUNS and call is not None
+        told = waits_as(case, chain, call or "").partition(" ")[2]
+        found += (
+            msgspec.structs.replace(link, waits_for=told) if spins and (link.pid, link.tid) == end else link
+            for link in chain.links
+        )
+    return tuple(found)
 
 
-def _links(case: Case, chain: Chain, call: str) -> tuple[Link, ...]:
-    if chain.end.kind not in RUNS:
-        return chain.links
-    end, told = (chain.end.node.pid, chain.end.node.tid), waits_as(case, chain, call).partition(" ")[2]
-    return tuple(
-        msgspec.structs.replace(link, waits_for=told) if (link.pid, link.tid) == end else link for link in chain.links
+def hang_between(
+    case: Case,
+    cause: Cause,
+    chains: Sequence[Chain],
+    summary: str,
+    *,
+    evidence: tuple[Evidence, ...],
+    places: Sequence[Place] = (),
+    culprits: Sequence[Place] | None = None,
+    refuted: Mapping[str, str] | None = None,
+    advice: tuple[str, ...] = (COMPARE,),
+    owner: str = "",
+    patience: float = STRUCTURAL_SECONDS,
+    stood: float | None = None,
+    ceiling: float = 1.0,
+) -> Finding:
+    """A hang of several ranks; the first chain shows that nothing moves.
+
+    Args:
+        places: of ranks of which it is known what they are in.
+        culprits: in the order in which they are named; else the places, or where the chains end.
+        refuted: by cause, why it is none of that.
+    """
+    found = hung(
+        case,
+        cause.name,
+        chains[0],
+        owner=owner or cause.owner,
+        summary=summary,
+        patience=patience,
+        silent=stood,
+        ceiling=ceiling,
+        evidence=evidence,
+        alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (refuted or {}).items()),
+        next=advice,
     )
+    blamed = tuple(place.culprit for place in (places if culprits is None else culprits))
+    if culprits is None and not places:
+        blamed = tuple(one for chain in chains for one in chain.culprits())
+    calls = {place.rank: place.call for place in places}
+    return msgspec.structs.replace(found, culprits=blamed, wait_chain=links(case, chains, calls))
 
 
 # mpi4py

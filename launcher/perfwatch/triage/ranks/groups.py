@@ -1,22 +1,35 @@
-"""Process groups as NCCL's RAS service and torch's flight recorders count them: who has made how many calls, and who waits for whom.
+"""Process groups as NCCL's RAS service and torch's flight recorders show them: who has made how many calls, and who waits for whom.
 
 Counts are of launches: ranks of a healthy job are a few calls apart, and no two ranks are read at one moment. So only counts that are
 the same in two answers are compared, and only within one group: the stages of a pipeline differ by design.
+
+A rank waits in its oldest call that is not over, for those of the group that have not come to it. Where the recorders are not there, RAS'
+counts stand in: those ahead in a group wait for those behind. RAS does not count sends and receives; the recorders do. A rank that sends
+waits until the other one receives, which comes to that when it has nothing older to wait in: where both send first, neither does. Small
+messages are taken before they are received, so a receive says less: it counts only between two ranks whose calls bear the same numbers.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from math import inf
+from typing import TypeVar
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
 from perfwatch.triage.moving.unmoved import unmoved_since
-from perfwatch.triage.ranks.thresholds import APART_SECONDS, SHOWN
 from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
-from perfwatch_probes.readings import UNANSWERED
+from perfwatch_probes.readings import BATCH, UNANSWERED, Operation, RecordedGroup
 
+T = TypeVar("T")
+
+SHOWN = 8  # ranks or calls that one sentence lists
+FEW = 4  # pieces of evidence of one kind
+APART_SECONDS = 1.5  # between two answers that are compared
 UNHEARD = ("dead", "unresponsive", "missing")  # states of a member that RAS does not reach
 OLD_SECONDS = 3.0  # an answer that is older is called so; ranks that are asked together answer within it
 STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has moved since
@@ -29,10 +42,17 @@ SAME_SIZE = frozenset(
     " reduce_scatter_tensor all_gather_single reduce_scatter_single all_reduce_barrier".split()
 )
 ASKED_BY = frozenset({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "PERFWATCH_AGENT_DIR"})  # a recorder that can be asked
+_PARTNERS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})\b")
 
 GroupKey = tuple[str, tuple[int, ...]]  # name and ranks: older versions of torch give all groups of one split one name
-Dump = Seen[r.RecordedGroup]
+Dump = Seen[RecordedGroup]
 Answer = Seen[r.Communicator]
+Edges = dict[int, tuple[int, ...]]  # by rank, the ranks that it waits for
+
+
+def once_per_case(answer: Callable[[Case], T]) -> Callable[[Case], T]:
+    """A question about a case that is answered once, until a reading is added."""
+    return wraps(answer)(lambda case: case.history.once((answer.__module__, answer.__name__), lambda: answer(case)))
 
 
 @dataclass(frozen=True)
@@ -94,34 +114,28 @@ class Disagreement:
     group: str
     sequence: int
     what: str
-    calls: tuple[tuple[int, int, r.Operation], ...]  # rank, pid, call
+    calls: tuple[tuple[int, int, Operation], ...]  # rank, pid, call
     at: float
     over: bool  # every rank has got past it: the data was mixed up, and training went on
 
 
+@once_per_case
 def standings(case: Case) -> list[Standing]:
     """Every group whose counts stand, by either source: the recorders first, which also know the operation."""
-    return case.history.once(("standings",), lambda: [*_recorded(case), *_by_ras(case)])
+    return [*_recorded(case), *_by_ras(case)]
 
 
 def counted_apart(case: Case) -> Standing | None:
     """The group whose ranks RAS counts in different calls, while no rank of this host made a step."""
-    for one in standings(case):
-        if one.crossed and not any(_stepped(case, rank.pid, one.seconds) for rank in case.ranks):
-            return one
-    return None
+    clocks = [case.progress[rank.pid].steps for rank in case.ranks]
+    stepped = min((one.ago_seconds for one in clocks if one is not None and one.ago_seconds is not None), default=inf)
+    return next((one for one in standings(case) if one.crossed and stepped >= one.seconds), None)
 
 
-def disagreement(case: Case) -> Disagreement | None:
-    """The newest one that is still open, else the newest of all; None where the ranks agree as far as was recorded."""
-    return case.history.once(("disagreement",), lambda: _disagreement(case))
-
-
+@once_per_case
 def growing(case: Case) -> bool:
     """True if counts grew between RAS' last two answers about any group: then the job goes on."""
-    return case.history.once(
-        ("growing",), lambda: any(_counts(one[-1]) != _counts(one[-2]) for one in _counted(case) if len(one) > 1)
-    )
+    return any(_counts(one[-1]) != _counts(one[-2]) for one in _counted(case) if len(one) > 1)
 
 
 def never_called(case: Case) -> bool:
@@ -151,7 +165,7 @@ def recorder_owes(case: Case) -> bool:
     return any(ASKED_BY.intersection(rank.process.environment) for rank in case.ranks)
 
 
-def shown(operation: r.Operation) -> str:
+def shown(operation: Operation) -> str:
     """``all_reduce 3199 of Float 7087872``."""
     of = f" of {operation.dtypes} {operation.input_sizes or operation.output_sizes}" if operation.input_sizes else ""
     return f"{operation.name} {operation.sequence}{of[:80]}"
@@ -160,9 +174,20 @@ def shown(operation: r.Operation) -> str:
 # What the recorders say
 
 
+@once_per_case
 def recorded_groups(case: Case) -> dict[GroupKey, list[Dump]]:
     """By group, the newest dump of each living rank in it, in rank order, without those that have not answered since."""
-    return case.history.once(("recorded_groups",), lambda: _recorded_groups(case))
+    groups: dict[GroupKey, list[Dump]] = defaultdict(list)
+    for pid, group in case.history.entities(RecordedGroup):
+        series = _fresh(case, case.history.series(RecordedGroup, pid, group))
+        member = case.job.members.get(pid)
+        if series and (member is None or member.alive):
+            groups[group, series[-1].reading.members].append(series[-1])
+    for key, dumps in groups.items():
+        newest = max(one.at for one in dumps)
+        in_round = (one for one in dumps if newest - one.at <= OLD_SECONDS)
+        groups[key] = sorted(in_round, key=lambda one: one.reading.rank)
+    return groups
 
 
 def stood_seconds(case: Case, dumps: list[Dump]) -> float:
@@ -175,45 +200,25 @@ def stood_seconds(case: Case, dumps: list[Dump]) -> float:
 
 def recorded_standing(group: str, dumps: list[Dump], seconds: float, looks: float) -> Standing:
     """What the dumps of all members of a group say of it, which has stood for so long."""
-    reached = {one.reading.rank: one.reading.enqueued or 0 for one in dumps}
-    least, most = min(reached.values()), max(reached.values())
-    seats = {one.reading.rank: Seat(one.reading.rank, one.reading.pid, reached[one.reading.rank]) for one in dumps}
+    told = sorted((one.reading for one in dumps), key=lambda one: one.rank)
+    seats = {one.rank: Seat(one.rank, one.pid, one.enqueued or 0) for one in told}
+    least, most = min(one.reached for one in seats.values()), max(one.reached for one in seats.values())
     apart = 0 < most - least <= LONGEST_APART
-    ahead = [rank for rank, count in reached.items() if count > least] if apart else []
-    waits = (
-        operation
-        for one in dumps
-        if one.reading.rank in ahead
-        for operation in one.reading.operations
-        if operation.sequence == least + 1 and not operation.point_to_point
-    )
-    operation = next(waits, None)
+    ahead = {rank: seat for rank, seat in seats.items() if apart and seat.reached > least}
+    calls = (call for one in dumps if one.reading.rank in ahead for call in one.reading.operations)
+    awaited = next((call for call in calls if call.sequence == least + 1 and not call.point_to_point), None)
     return Standing(
         group=_described(dumps, group),
         source="flight_recorder",
         at=max(one.at for one in dumps),
         seconds=seconds,
         looks_seconds=looks,
-        seats=tuple(seats[rank] for rank in sorted(seats)),
-        behind=tuple(seats[rank] for rank in sorted(reached) if apart and reached[rank] == least),
-        ahead=tuple(seats[rank] for rank in sorted(ahead)),
-        operation=shown(operation) if operation is not None else f"operation {least + 1}" if apart else "",
-        frame=operation.frames[0] if operation is not None and operation.frames else None,
+        seats=tuple(seats.values()),
+        behind=tuple(seat for rank, seat in seats.items() if apart and rank not in ahead),
+        ahead=tuple(ahead.values()),
+        operation=shown(awaited) if awaited is not None else f"operation {least + 1}" if apart else "",
+        frame=awaited.frames[0] if awaited is not None and awaited.frames else None,
     )
-
-
-def _recorded_groups(case: Case) -> dict[GroupKey, list[Dump]]:
-    groups: dict[GroupKey, list[Dump]] = {}
-    for pid, group in case.history.entities(r.RecordedGroup):
-        series = _fresh(case, case.history.series(r.RecordedGroup, pid, group))
-        member = case.job.members.get(pid)
-        if series and (member is None or member.alive):
-            groups.setdefault((group, series[-1].reading.members), []).append(series[-1])
-    for key, dumps in groups.items():
-        newest = max(one.at for one in dumps)
-        in_round = (one for one in dumps if newest - one.at <= OLD_SECONDS)
-        groups[key] = sorted(in_round, key=lambda one: one.reading.rank)
-    return groups
 
 
 def _recorded(case: Case) -> Iterator[Standing]:
@@ -226,7 +231,7 @@ def _recorded(case: Case) -> Iterator[Standing]:
         yield recorded_standing(group, told, seconds, min(_unchanged_seconds(case, one) for one in told))
 
 
-def _described(dumps: Iterable[Dump], group: str) -> str:
+def _described(dumps: list[Dump], group: str) -> str:
     return next((one.reading.description for one in dumps if one.reading.description), group)
 
 
@@ -236,39 +241,39 @@ def _unchanged_seconds(case: Case, last: Dump) -> float:
     if reading.origin == "file":
         return 0.0 if _is_outdated(case, last) else max(APART_SECONDS, reading.written_ago_seconds)
     since = last.at
-    for one in reversed(case.history.series(r.RecordedGroup, reading.pid, reading.group)):
+    for one in reversed(case.history.series(RecordedGroup, reading.pid, reading.group)):
         if _reach(one.reading) != _reach(reading):
             break
         since = one.at
     return last.at - since
 
 
-def _reach(group: r.RecordedGroup) -> tuple[object, ...]:
+def _reach(group: RecordedGroup) -> tuple[object, ...]:
     """What changes when a rank goes on in a group: its collectives, or what it sends."""
     sends = tuple((one.order, one.state) for one in group.operations if one.point_to_point)
     return group.enqueued, group.completed, sends
 
 
-def _disagreement(case: Case) -> Disagreement | None:
+@once_per_case
+def disagreement(case: Case) -> Disagreement | None:
+    """The newest one that is still open, else the newest of all; None where the ranks agree as far as was recorded."""
     found: list[Disagreement] = []
     for (group, _), dumps in recorded_groups(case).items():
-        by_sequence: dict[int, list[tuple[int, int, r.Operation]]] = {}
+        by_sequence: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
         for one in dumps:
             for operation in one.reading.operations:
                 if not operation.point_to_point:
-                    place = (one.reading.rank, one.reading.pid, operation)
-                    by_sequence.setdefault(operation.sequence, []).append(place)
+                    by_sequence[operation.sequence].append((one.reading.rank, one.reading.pid, operation))
         for sequence, calls in sorted(by_sequence.items()):
             what = _differs([operation for _, _, operation in calls])
             over = all(operation.state == "completed" for _, _, operation in calls)
             if what and (over or not any(_is_outdated(case, one) for one in dumps)):
                 at = max(one.at for one in dumps)
                 found.append(Disagreement(_described(dumps, group), sequence, what, tuple(calls), at, over))
-    still = [one for one in found if not one.over]
-    return still[0] if still else found[-1] if found else None
+    return next((one for one in found if not one.over), found[-1] if found else None)
 
 
-def _differs(calls: list[r.Operation]) -> str:
+def _differs(calls: list[Operation]) -> str:
     if len({call.name for call in calls}) > 1:
         return "operation"
     if len({call.dtypes for call in calls if call.dtypes}) > 1:
@@ -283,22 +288,21 @@ def _is_outdated(case: Case, dump: Dump) -> bool:
     return dump.reading.origin == "file" and _went_on_at(case) > dump.at - dump.reading.written_ago_seconds
 
 
+@once_per_case
 def _went_on_at(case: Case) -> float:
     """When a rank was last known to make a step, or RAS to have counted a call before it counted more."""
-    return case.history.once(("went on",), lambda: max(_signs(case), default=-inf))
-
-
-def _signs(case: Case) -> Iterator[float]:
+    last = -inf
     for one in case.progress.values():
         if one.kind == "moving":
-            yield case.at
-        elif one.steps is not None and one.steps.ago_seconds is not None:
-            yield case.at - one.steps.ago_seconds
+            return case.at
+        if one.steps is not None and one.steps.ago_seconds is not None:
+            last = max(last, case.at - one.steps.ago_seconds)
     for key in case.history.entities(r.Communicator):
         for earlier, later in pairwise(case.history.series(r.Communicator, *key)):
             before = dict(_counts(earlier))
             if any(before.get(rank, launched) != launched for rank, launched in _counts(later)):
-                yield earlier.at
+                last = max(last, earlier.at)
+    return last
 
 
 # What RAS says
@@ -337,24 +341,23 @@ def _is_used(case: Case, level: Standing) -> bool:
 def _ras_standing(case: Case, seen: Answer, seconds: float) -> Standing:
     communicator = seen.reading
     told = [member for member in communicator.members if member.launched]
-    behind: dict[int, int] = {}
-    ahead: dict[int, int] = {}
+    behind: set[int] = set()
+    ahead: set[int] = set()
     late_in: list[str] = []
     crossed = False
     for kind in sorted({name for member in told for name in member.launched}):
         counts = {member.rank: member.launched[kind] for member in told if kind in member.launched}
-        most = max(counts.values())
-        late = [rank for rank, count in counts.items() if count < most]
-        if not late:
-            continue
-        first = [rank for rank, count in counts.items() if count == most]
-        crossed = crossed or any(rank in ahead for rank in late) or any(rank in behind for rank in first)
-        behind |= {rank: counts[rank] for rank in late}
-        ahead |= dict.fromkeys(first, most)
-        late_in.append(_snake(kind))
+        late = {rank for rank, count in counts.items() if count < max(counts.values())}
+        if late:
+            first = counts.keys() - late
+            crossed = crossed or bool(late & ahead or first & behind)
+            behind, ahead = behind | late, ahead | first
+            late_in.append(_snake(kind))
     hosts = {member.host for member in communicator.members if member.local}
     whole = _has_all_ranks(case, communicator, hosts)
     seats = {member.rank: _seat(case, member, whole, member.host in hosts) for member in communicator.members}
+    # the first call that those behind lack, numbered as torch does it: over all kinds that a group has called
+    number = "" if crossed or not behind else f" {min(seats[rank].reached for rank in behind) + 1}"
     return Standing(
         group=communicator.communicator,
         source="nccl_ras",
@@ -364,7 +367,7 @@ def _ras_standing(case: Case, seen: Answer, seconds: float) -> Standing:
         seats=tuple(seats.values()),
         behind=tuple(seats[rank] for rank in sorted(behind)),
         ahead=tuple(seats[rank] for rank in sorted(ahead)),
-        operation=_next_call(late_in, [seats[rank].reached for rank in behind], crossed),
+        operation=" or ".join(late_in[: 1 if crossed else None]) + number,
         lost=tuple(seats[member.rank] for member in communicator.members if member.state in UNHEARD),
         crossed=crossed,
     )
@@ -383,13 +386,6 @@ def _has_all_ranks(case: Case, communicator: r.Communicator, hosts: Collection[s
     return bool(hosts) and all(member.local or member.host not in hosts for member in told)
 
 
-def _next_call(kinds: list[str], reached: list[int], crossed: bool) -> str:
-    """The first call that those behind lack, numbered as torch does it: over all kinds that a group has called."""
-    if not kinds or crossed:
-        return kinds[0] if kinds else ""
-    return f"{' or '.join(kinds)} {min(reached) + 1}"
-
-
 def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     known = case.job.members.get(member.pid) if member.local and member.pid is not None else None
     if member.pid is None and whole:  # the text does not say whose the ranks are that are most
@@ -405,51 +401,33 @@ def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     )
 
 
+@once_per_case
 def _counted(case: Case) -> list[list[Answer]]:
     """RAS' answers about each group that still exists, if they are about now.
 
     RAS names a communicator for as long as one of its processes has it. What it said of one that is gone would otherwise be believed
     until it is old: after an elastic restart, or where a program has ended a group that stood. The text names a group only while
-    its ranks' counts differ: one that a newer answer does not name has caught up. The JSON names every group of every process.
+    its ranks' counts differ: one that a newer answer does not name has caught up. The JSON names every group of every process, but
+    where the answers of several hosts are joined: of a large group those of one host are kept, and of others all.
     """
     told = [case.history.series(r.Communicator, *key) for key in case.history.entities(r.Communicator)]
     newest, begun = max((answers[-1].at for answers in told), default=0.0), _restarted_at(case)
-    heard = _heard(told)
-    return [
-        answers
-        for answers in told
-        if answers[-1].at > begun
-        and _unnamed_seconds(answers[-1], heard, newest) < APART_SECONDS
-        and _fresh(case, answers)
-    ]
+    complete = sorted((one[-1] for one in told if one[-1].reading.source == "json"), key=lambda one: one.at)
+    joined = len({member.host for one in complete for member in one.reading.members if member.local}) > 1
+    heard = {place: one.at for one in complete for place in _places(one.reading) if not joined}
+
+    def unnamed_seconds(last: Answer) -> float:
+        if last.reading.source != "json":
+            return newest - last.at
+        return max((heard.get(place, last.at) - last.at for place in _places(last.reading)), default=0.0)
+
+    about_now = (one for one in told if one[-1].at > begun and unnamed_seconds(one[-1]) < APART_SECONDS)
+    return [answers for answers in about_now if _fresh(case, answers)]
 
 
-def _unnamed_seconds(last: Answer, heard: dict[tuple[str, int], float], newest: float) -> float:
-    """For how long a group has not been named, while the processes that would name it were heard."""
-    if last.reading.source != "json":
-        return newest - last.at
-    return max((heard.get(place, last.at) - last.at for place in _places(last.reading)), default=0.0)
-
-
-def _heard(told: list[list[Answer]]) -> dict[tuple[str, int], float]:
-    """By host and pid, when an answer in JSON last spoke for a process.
-
-    Empty where the answers of several hosts are joined: of a large group those of one host are kept, and of others all.
-    """
-    newest = [answers[-1] for answers in told if answers[-1].reading.source == "json"]
-    if len({member.host for one in newest for member in one.reading.members if member.local}) > 1:
-        return {}
-    found: dict[tuple[str, int], float] = {}
-    for one in newest:
-        for place in _places(one.reading):
-            found[place] = max(one.at, found.get(place, one.at))
-    return found
-
-
-def _places(communicator: r.Communicator) -> Iterator[tuple[str, int]]:
-    for member in communicator.members:
-        if member.pid is not None and member.state not in UNHEARD:
-            yield member.host, member.pid
+def _places(communicator: r.Communicator) -> list[tuple[str, int]]:
+    """Host and pid of the members that RAS hears."""
+    return [(one.host, one.pid) for one in communicator.members if one.pid is not None and one.state not in UNHEARD]
 
 
 def _restarted_at(case: Case) -> float:
@@ -489,6 +467,229 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-def _stepped(case: Case, pid: int, seconds: float) -> bool:
-    steps = case.progress[pid].steps
-    return steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seconds
+# Which rank waits for which, through all groups at once
+
+
+@dataclass(frozen=True)
+class WaitGraph:
+    """Edges between ranks of the whole job. ``calls``: what each waiting rank is in."""
+
+    edges: Edges
+    seats: dict[int, Seat]
+    calls: dict[int, str]
+    frames: dict[int, r.Frame]
+    standings: tuple[Standing, ...]
+    source: str
+    seconds: float
+    _unnamed: tuple[Seat, ...] = ()
+
+    @property
+    def recorded(self) -> bool:
+        """True if the flight recorders say so, and not RAS' counts."""
+        return self.source == "flight_recorder"
+
+    @property
+    def together(self) -> bool:
+        """True if the recorders show every rank in one and the same call."""
+        in_calls = self.recorded and len(self.calls) == len(self.seats) > 1
+        return in_calls and not self.edges and len(set(self.calls.values())) == 1
+
+    @property
+    def level(self) -> bool:
+        """True if RAS counts as many calls in every rank of each group, and none goes on."""
+        return not self.recorded and len(self.seats) > 1 and not any(one.behind for one in self.standings)
+
+    @property
+    def ends(self) -> tuple[Seat, ...]:
+        """Ranks that others wait for and that wait for no other: the culprits."""
+        return (
+            *(self.seats[rank] for rank in sorted(_targets(self.edges)) if not self.edges.get(rank)),
+            *self._unnamed,
+        )
+
+    @property
+    def cycle(self) -> tuple[int, ...]:
+        """Ranks that wait for each other in a ring, in order; empty where there is none, or a rank is at the end of it all."""
+        if self.ends or not self.edges:
+            return ()
+        path: list[int] = []
+        here = min(self.edges)
+        while here not in path:
+            path.append(here)
+            here = self.edges[here][0]
+        return tuple(path[path.index(here) :])
+
+    def evidence(self, case: Case) -> tuple[Evidence, ...]:
+        """One piece for each group that does not go on."""
+        unlike = [one for one in self.standings if one.behind] or list(self.standings)
+        counts = "its ranks have not called equally often, and none goes on"
+        claim = counts if any(one.behind for one in unlike) else "none of its ranks goes on"
+        return tuple(
+            case.saw(
+                one.source, f"group {one.group}", claim, f"{one.reach}, {one.unchanged(case.at)}", "counts grow", one.at
+            )
+            for one in unlike[:FEW]
+        )
+
+
+@once_per_case
+def wait_graph(case: Case) -> WaitGraph | None:
+    """The ranks that wait for each other now; None where nothing stands still, or neither source tells."""
+    return _by_records(case) or _by_counts(standings(case))
+
+
+def exchanging(case: Case) -> bool:
+    """True if some rank's oldest recorded call that is not over is a send or a receive."""
+    return any(operation.point_to_point for _, operation in _Records(_dumps(case)).oldest.values())
+
+
+def why_in_a_ring(names: list[str]) -> str:
+    """How it comes that the ranks in these calls wait for each other in a ring."""
+    kinds = {match[1] if (match := _PARTNERS.match(name)) else "" for name in names}
+    if kinds == {"send"}:
+        return "each sends first, and the one that it sends to does not receive"
+    if kinds == {"recv"}:
+        return "each receives first, and none of them sends"
+    return "one makes a call more than the next, or in another order"
+
+
+def _dumps(case: Case) -> list[Dump]:
+    return [one for members in recorded_groups(case).values() for one in members]
+
+
+def _by_records(case: Case) -> WaitGraph | None:
+    dumps = _dumps(case)
+    if not dumps or stood_seconds(case, dumps) < APART_SECONDS:
+        return None
+    records = _Records(dumps)
+    oldest, edges = records.oldest, records.edges()
+    with_sends = {**edges, **records.partners()}
+    if _targets(with_sends) <= with_sends.keys():  # a ring; else a stage of a pipeline may just wait for its neighbour
+        edges = with_sends
+    targets = _targets(edges)
+    seats = {
+        one.rank: Seat(one.rank, one.pid, 0, state="dead")  # it writes no dump any more
+        for one in case.job.ranks
+        if not one.alive and one.rank in targets
+    }
+    seats |= {one.reading.rank: Seat(one.reading.rank, one.reading.pid, one.reading.enqueued or 0) for one in dumps}
+    if targets - set(seats):
+        return None  # it is not known whether a rank has come whose recorder was not read
+    return WaitGraph(
+        edges=edges,
+        seats=seats,
+        calls={rank: shown(operation) for rank, (_, operation) in oldest.items()},
+        frames={rank: operation.frames[0] for rank, (_, operation) in oldest.items() if operation.frames},
+        standings=tuple(standings(case)),
+        source="flight_recorder",
+        seconds=stood_seconds(case, dumps),
+    )
+
+
+def _targets(edges: Edges) -> set[int]:
+    return {rank for targets in edges.values() for rank in targets}
+
+
+class _Records:
+    """What the recorders show of every rank: its oldest call that is not over, over all its groups, and each group."""
+
+    def __init__(self, dumps: list[Dump]) -> None:
+        self.groups = {(one.reading.rank, one.reading.group): one.reading for one in dumps}
+        pending: list[tuple[RecordedGroup, Operation]] = []
+        for group in (
+            one.reading for one in dumps
+        ):  # calls of a batch never seem to be over, and the batch stands for them
+            batch = max((one.order for one in group.operations if one.name == BATCH), default=-1)
+            alone = (
+                one for one in group.operations if not one.point_to_point or one.name == BATCH or one.order > batch
+            )
+            pending += [(group, one) for one in alone if one.state != "completed"]
+        pending.sort(key=lambda one: (one[0].rank, -one[1].order))
+        self.oldest = {group.rank: (group, call) for group, call in pending}
+
+    def edges(self) -> Edges:
+        """By rank, which ranks have not come to the call that it is in. Those in one call wait for the same: they are sought once."""
+        edges: Edges = {}
+        absent: dict[tuple[str, int, tuple[int, ...]], tuple[int, ...]] = {}
+        for rank, (group, operation) in self.oldest.items():
+            if operation.point_to_point:
+                continue
+            call = (group.group, operation.sequence, group.members)
+            if call not in absent:
+                absent[call] = tuple(one for one in group.members if not self._has_come(one, *call[:2]))
+            if waited_for := tuple(one for one in absent[call] if one != rank):
+                edges[rank] = waited_for
+        return edges
+
+    def _has_come(self, member: int, group: str, sequence: int) -> bool:
+        """True if a member is in that call, or past it. One that has called it but is still in an earlier call has not come."""
+        there, busy = self.groups.get((member, group)), self.oldest.get(member)
+        if there is None or (there.completed or 0) >= sequence:
+            return there is not None
+        if (there.enqueued or 0) < sequence:
+            return False
+        if busy is None or busy[1].point_to_point:
+            return busy is None  # sends have numbers of their own
+        return (busy[0].group, busy[1].sequence) == (group, sequence)
+
+    def partners(self) -> Edges:
+        """By rank, which one it waits for in a send or receive; only of ranks that are all in calls, and have made no batches."""
+        if any(operation.name == BATCH for record in self.groups.values() for operation in record.operations):
+            return {}
+        found: Edges = {}
+        for rank, (group, operation) in self.oldest.items():
+            kind, other = _partner(group, operation) or ("", -1)
+            if other in self.oldest:
+                theirs = _partner(*self.oldest[other])
+                taken = kind == "recv" and not self._not_sent(operation, group, other)
+                if not taken and theirs != ({"send": "recv", "recv": "send"}[kind], rank):
+                    found[rank] = (other,)
+        return found
+
+    def _not_sent(self, operation: Operation, group: RecordedGroup, other: int) -> bool:
+        """True if the other of two ranks is known to have called something else under the number of a receive."""
+        there = self.groups.get((other, group.group))
+        if there is None or len(group.members) != 2:
+            return False
+        same = [one for one in there.operations if one.point_to_point and one.sequence == operation.sequence]
+        return len(same) == 1 and _partner(there, same[0]) == ("recv", group.rank)
+
+
+def _partner(group: RecordedGroup, operation: Operation) -> tuple[str, int] | None:
+    """``send`` or ``recv``, and the rank of the whole job at the other end; a recorder counts ranks within the group."""
+    match = _PARTNERS.match(operation.name) if operation.point_to_point else None
+    if match is None or int(match[3]) >= len(group.members):
+        return None
+    return match[1], group.members[int(match[3])]
+
+
+def _by_counts(still: list[Standing]) -> WaitGraph | None:
+    if not still:
+        return None
+    edges: Edges = {}
+    seats: dict[int, Seat] = {}
+    calls: dict[int, str] = {}
+    frames: dict[int, r.Frame] = {}
+    unnamed: list[Seat] = []
+    for one in still:
+        seats |= {seat.rank: seat for seat in one.seats if seat.rank is not None}
+        awaited = (*one.behind, *one.lost)
+        unnamed += [seat for seat in awaited if seat.rank is None]
+        late = tuple(seat.rank for seat in awaited if seat.rank is not None)
+        for seat in one.ahead or (one.seats if one.lost else ()):
+            if seat.rank is None or seat.rank in late:
+                continue
+            edges[seat.rank] = tuple(dict.fromkeys((*edges.get(seat.rank, ()), *late)))
+            calls.setdefault(seat.rank, one.operation)
+            if one.frame is not None:
+                frames.setdefault(seat.rank, one.frame)
+    return WaitGraph(
+        edges={rank: targets for rank, targets in edges.items() if targets},
+        seats=seats,
+        calls=calls,
+        frames=frames,
+        standings=tuple(still),
+        source=still[0].source,
+        seconds=min(one.seconds for one in still),
+        _unnamed=tuple(unnamed),
+    )

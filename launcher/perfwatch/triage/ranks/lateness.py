@@ -13,7 +13,7 @@ from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.calls import waits_for_ranks
-from perfwatch.triage.ranks.thresholds import CERTAIN, FEW
+from perfwatch.triage.ranks.groups import FEW, once_per_case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
@@ -72,10 +72,9 @@ def in_collective(case: Case, stack: Stack) -> bool:
 
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
-    explicit = seen.share("collective") + _exchange_share(case, seen)
-    below = seen.share_where(_in_reduction)
-    moved = _motion(case, rank, training_seconds(case, rank))
-    asleep = 1.0 - (moved.run_share or 0.0) - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
+    explicit, below = seen.share("collective") + _exchange_share(case, seen), seen.share_where(_in_reduction)
+    moved = motion_of(case, rank, training_seconds(case, rank))
+    asleep = 1.0 - moved.run_share - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
     return explicit + max(0.0, min(below, asleep - explicit))
 
 
@@ -102,7 +101,8 @@ def _exchange_share(case: Case, seen: Profile) -> float:
     return seen.share_where(partial(waits_for_ranks, case.history, case.job))
 
 
-def _motion(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
+def motion_of(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
+    """How its training thread moved lately."""
     return motion(case.history, rank.pid, case.progress[rank.pid].thread, seconds)
 
 
@@ -110,15 +110,19 @@ def _motion(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion
 
 
 def go_on(case: Case) -> bool:
-    """True if steps are made. Of ranks that meet in each step one goes on only if all do: one that is late looks still in between."""
+    """True if steps are made. Of ranks that meet in each step one goes on only if all do: one that is late looks still in between.
+
+    One that nearly always waits was seen to leave the wait and come back, or was woken again and again. The steps in between may take
+    microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
+    """
     meet = any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks)
-    return all(
-        case.progress[pid].kind != "still"
-        or (meet and chain.end.kind not in ("collective", "gpu"))
-        or _comes_back(case, case.job.members[pid])
-        or wakes_soon(case, chain.end)
-        for pid, chain in case.chains.items()
-    )
+    for rank in case.ranks:
+        end, moved = case.chains[rank.pid].end, moves(case.history, rank.pid, case.progress[rank.pid].thread)
+        apart = meet and end.kind not in ("collective", "gpu")
+        comes_back = (moved.recurrent and moved.times >= WOKEN) or meets_again(case, rank, WINDOW_SECONDS)
+        if case.progress[rank.pid].kind == "still" and not apart and not comes_back and not wakes_soon(case, end):
+            return False
+    return True
 
 
 def overdue(case: Case) -> bool:
@@ -131,39 +135,25 @@ def meets_again(case: Case, rank: Member, seconds: float) -> bool:
     return case.profile(rank, seconds).turns(partial(in_collective, case)) >= CAME_BACK
 
 
-def _comes_back(case: Case, rank: Member) -> bool:
-    """True if a rank that nearly always waits was seen to leave the wait and come back, or was woken again and again.
-
-    The steps in between may take microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
-    """
-    moved = moves(case.history, rank.pid, case.progress[rank.pid].thread)
-    return meets_again(case, rank, WINDOW_SECONDS) or (moved.recurrent and moved.times >= WOKEN)
-
-
 # Which of them are there to train
 
 
+@once_per_case
 def who_train(case: Case) -> tuple[Member, ...]:
     """The ranks that are there to train: none that serves the others, or waits for a part of its own while they train on."""
-    return case.history.once(
-        ("who_train",),
-        lambda: tuple(
-            rank for rank in case.trainers if case.progress[rank.pid].kind == "moving" or not trains_without(case, rank)
-        ),
+    return tuple(
+        rank for rank in case.trainers if case.progress[rank.pid].kind == "moving" or not trains_without(case, rank)
     )
 
 
 def trains_without(case: Case, rank: Member) -> bool:
     """True if all other ranks train on and on, two at least of them together, and this one was never seen to: it has another part."""
-    at_it = case.history.once(("train_on",), lambda: _train_on(case))
-    return 2 <= len(at_it) == len(case.ranks) - 1 and not has_trained(case, rank)
+    return 2 <= _number_that_train_on(case) == len(case.ranks) - 1 and not has_trained(case, rank)
 
 
-def _train_on(case: Case) -> frozenset[int]:
-    """The ranks that train."""
-    return frozenset(
-        rank.pid for rank in case.ranks if case.progress[rank.pid].kind == "moving" and has_trained(case, rank)
-    )
+@once_per_case
+def _number_that_train_on(case: Case) -> int:
+    return sum(case.progress[rank.pid].kind == "moving" and has_trained(case, rank) for rank in case.ranks)
 
 
 def only_receives(case: Case, rank: Member, seen: Profile) -> bool:
@@ -186,22 +176,19 @@ def excused(case: Case, ranks: Profiles) -> bool:
     """True if how long the ranks wait tells nothing of which is late: all starve, one serves the others, or one has just begun.
 
     Where every rank waits for its own data, too, chance makes now this one the last, now that one, and for long. While a rank waits for
-    the others its workers go on, so that its next batches lie ready if they are any faster than the steps.
+    the others its workers go on, so that its next batches lie ready if they are any faster than the steps. A rank that has no batches
+    left (torch's Join), or exchanges by MPI and was never in a backward pass, serves the others.
     """
     begins = any(seen.share("import") > IMPORTING for _, seen in ranks)
     starve = all(seen.share_where(awaits_data) >= WAITING_SHARE for _, seen in ranks)
-    return begins or starve or any(_waits_by_design(case, rank, seen) for rank, seen in ranks)
-
-
-def _waits_by_design(case: Case, rank: Member, seen: Profile) -> bool:
-    """True if a rank has no batches left (torch's Join), or exchanges by MPI and was never in a backward pass: it serves the others."""
-    if seen.seen("shadow"):
-        return True
-    return _exchange_share(case, seen) > 0.0 and not _was_at(case, rank, "backward")
-
-
-def _was_at(case: Case, rank: Member, *wanted: str) -> bool:
-    return was_at(case.history, rank.pid, case.progress[rank.pid].thread, *wanted)
+    serves = any(
+        seen.seen("shadow")
+        or (
+            _exchange_share(case, seen) and not was_at(case.history, one.pid, case.progress[one.pid].thread, "backward")
+        )
+        for one, seen in ranks
+    )
+    return begins or starve or serves
 
 
 # Which is late, as their cards tell: a collective that waits holds a card, and hardly uses it
@@ -209,10 +196,8 @@ def _was_at(case: Case, rank: Member, *wanted: str) -> bool:
 
 def late_by_cards(case: Case, ranks: Profiles) -> Late | None:
     """One whose card is free while those of the others are taken, or whose card alone has work."""
-    cards = {rank.pid: card for rank, _ in ranks if (card := _card_of(case, rank)) is not None}
-    if len(cards) < len(ranks):
-        return None
-    return _free(case, ranks, cards) or _working(case, ranks, cards)
+    cards = _cards(case, ranks)
+    return (_free(case, ranks, cards) or _working(case, ranks, cards)) if len(cards) == len(ranks) else None
 
 
 def cards_alike(case: Case, ranks: Profiles) -> bool:
@@ -220,11 +205,18 @@ def cards_alike(case: Case, ranks: Profiles) -> bool:
 
     Cards that have little to do tell nothing: the ranks may wait for each other on their hosts.
     """
-    cards = [card for rank, _ in ranks if (card := _card_of(case, rank)) is not None and card.source == "gpm"]
-    if len(cards) < len(ranks):
-        return False
-    shares = ([card.graphics or 0.0 for card in cards], [card.sm_active or 0.0 for card in cards])
-    return min(shares[0]) >= TAKEN and max(max(each) - min(each) for each in shares) <= ALIKE
+    cards = [card for card in _cards(case, ranks).values() if card.source == "gpm"]
+    taken, active = [card.graphics or 0.0 for card in cards], [card.sm_active or 0.0 for card in cards]
+    alike = len(cards) == len(ranks) and max(max(each) - min(each) for each in (taken, active)) <= ALIKE
+    return alike and min(taken) >= TAKEN
+
+
+def _cards(case: Case, ranks: Profiles) -> dict[int, Regime]:
+    """By pid, of ranks whose card is known, what it does."""
+    known = [rank.pid for rank, _ in ranks if cards_of(case.history, rank.pid).certain]
+    lately = {pid: regimes(case.history, pid, WINDOW_SECONDS) for pid in known}
+    counted = ((pid, next((one for one in cards if one.graphics is not None), None)) for pid, cards in lately.items())
+    return {pid: card for pid, card in counted if card is not None}
 
 
 def _free(case: Case, ranks: Profiles, cards: dict[int, Regime]) -> Late | None:
@@ -234,8 +226,10 @@ def _free(case: Case, ranks: Profiles, cards: dict[int, Regime]) -> Late | None:
     if least < TAKEN or own > FREE:
         return None
     how = f"the cards of the others are taken {least:.0%} of the time, by collectives that wait, its own {own:.0%}"
-    told = {pid: ("a kernel is on its card", f"{share:.0%} of the time") for pid, share in taken.items()}
-    return Late(late, seen, least - own, how, _card_evidence(case, ranks, told))
+    evidence = told(
+        case, "gpm", ranks, "a kernel is on its card", {pid: f"{one:.0%} of the time" for pid, one in taken.items()}
+    )
+    return Late(late, seen, least - own, how, evidence)
 
 
 def _working(case: Case, ranks: Profiles, cards: dict[int, Regime]) -> Late | None:
@@ -247,21 +241,14 @@ def _working(case: Case, ranks: Profiles, cards: dict[int, Regime]) -> Late | No
     if any(card.sm_active is None or card.sm_active > WAITING_SM for card in others):
         return None
     how = f"its card works ({own.shown()}), those of the others are taken {least:.0%} of the time by collectives that wait"
-    told = {pid: ("its card", card.shown()) for pid, card in cards.items()}
-    # Not certain: how much each has to do may be meant so (stages of a pipeline, two models).
-    return Late(late, seen, least * (1.0 - most / own.units), how, _card_evidence(case, ranks, told), CERTAIN)
+    evidence = told(case, "gpm", ranks, "its card", {pid: card.shown() for pid, card in cards.items()})
+    return Late(late, seen, least * (1.0 - most / own.units), how, evidence)
 
 
-def _card_of(case: Case, rank: Member) -> Regime | None:
-    if not cards_of(case.history, rank.pid).certain:
-        return None
-    return next((one for one in regimes(case.history, rank.pid, WINDOW_SECONDS) if one.graphics is not None), None)
-
-
-def _card_evidence(case: Case, ranks: Profiles, told: dict[int, tuple[str, str]]) -> tuple[Evidence, ...]:
-    return tuple(
-        case.saw("gpm", f"rank {rank.rank}", *told[rank.pid], "about as much as the others") for rank, _ in ranks[:FEW]
-    )
+def told(case: Case, witness: str, ranks: Profiles, claim: str, observed: dict[int, str]) -> tuple[Evidence, ...]:
+    """What shows how much of something each rank does."""
+    usual = "about as much as the others"
+    return tuple(case.saw(witness, f"rank {one.rank}", claim, observed[one.pid], usual) for one, _ in ranks[:FEW])
 
 
 # What holds it back
@@ -279,7 +266,13 @@ def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:
 
 def _throttled(case: Case, late: Member) -> OwnCause | None:
     """Its card runs below the clocks of the others, and says why."""
-    clocks = {rank.pid: clock for rank in case.ranks if (clock := _clock(case, rank)) is not None}
+    clocks: dict[int, float] = {}  # of cards at work: one that idles holds no rank back
+    for rank in case.ranks:
+        uuids = cards_of(case.history, rank.pid).uuids[:1]
+        seen = (one for uuid in uuids for one in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS))
+        clock = median(clock for one in seen if (clock := clock_at_work(one.reading)) is not None)
+        if clock is not None:
+            clocks[rank.pid] = clock
     usual = median(clock for pid, clock in clocks.items() if pid != late.pid)
     if late.pid not in clocks or usual is None or clocks[late.pid] > CLOCK_RATIO * usual:
         return None
@@ -294,16 +287,6 @@ def _throttled(case: Case, late: Member) -> OwnCause | None:
     return OwnCause(words, "node", culprit, (shown,))
 
 
-def _clock(case: Case, rank: Member) -> float | None:
-    """Of its card at work: that of one that idles holds no rank back."""
-    return median(
-        clock
-        for uuid in cards_of(case.history, rank.pid).uuids[:1]
-        for seen in case.history.series(GpuSample, uuid, seconds=WINDOW_SECONDS)
-        if (clock := clock_at_work(seen.reading)) is not None
-    )
-
-
 def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     """It waits for its own DataLoader workers."""
     share = seen.share("loader_wait")
@@ -314,36 +297,27 @@ def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     frame = workers[busiest].top_line(lambda stack: "fetch" in tags(stack)) if busiest is not None else None
     where = f": worker {busiest} is mostly at {show(frame)}" if frame is not None else ""
     culprit = Culprit(pid=late.pid, rank=late.rank, worker_pid=busiest, frame=show(frame or seen.top_line()))
-    shown = case.saw(
-        "stack", f"rank {late.rank}", "waits for its DataLoader", f"{share:.0%} of the time", "hardly ever"
-    )
+    of_time, claim = f"{share:.0%} of the time", "waits for its DataLoader"
+    shown = case.saw("stack", f"rank {late.rank}", claim, of_time, "hardly ever")
     return OwnCause(f"its DataLoader is too slow ({share:.0%} of its time{where})", "data", culprit, (shown,))
 
 
 def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     """It wants to run and does not get a CPU, much more than the others when they want to: another process has its CPUs."""
-    wanted = {rank.pid: _kept_waiting(case, rank) for rank in case.ranks}
-    own, most = wanted[late.pid], max((share for pid, share in wanted.items() if pid != late.pid), default=0.0)
+    moved = {rank.pid: motion_of(case, rank) for rank in case.ranks}
+    kept = {pid: (one.delay_share or 0.0) / one.wanted_share if one.wanted_share else 0.0 for pid, one in moved.items()}
+    own, most = kept[late.pid], max((share for pid, share in kept.items() if pid != late.pid), default=0.0)
     if own < DELAY_SHARE or own < DELAY_RATIO * most:
         return None
     line = _own_line(case, late, seen)
     words = (
         f"when it wants to run it waits for a CPU {own:.0%} of the time, the others at most {most:.0%}; {line.words}"
     )
-    shown = case.saw(
-        "schedstat", f"rank {late.rank}", "waits for a CPU when it wants to run", f"{own:.0%}", f"{most:.0%}"
-    )
+    claim = "waits for a CPU when it wants to run"
+    shown = case.saw("schedstat", f"rank {late.rank}", claim, f"{own:.0%}", f"{most:.0%}")
     return OwnCause(words, "node", line.culprit, (shown,))
 
 
-def _kept_waiting(case: Case, rank: Member) -> float:
-    """Of the time that its training thread wanted to run, the share that it had to wait."""
-    moved = _motion(case, rank)
-    return (moved.delay_share or 0.0) / moved.wanted_share if moved.wanted_share > 0.0 else 0.0
-
-
 def _own_line(case: Case, late: Member, seen: Profile) -> OwnCause:
-    frame = seen.top_line(lambda stack: not in_collective(case, stack)) or seen.top_line()
-    return OwnCause(
-        f"it is mostly at {show(frame)}", "user_code", Culprit(pid=late.pid, rank=late.rank, frame=show(frame))
-    )
+    frame = show(seen.top_line(lambda stack: not in_collective(case, stack)) or seen.top_line())
+    return OwnCause(f"it is mostly at {frame}", "user_code", Culprit(pid=late.pid, rank=late.rank, frame=frame))

@@ -1,6 +1,6 @@
 """All ranks in one and the same call, and what travels between them meanwhile: over their connections, RDMA ports and NVLink."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfwatch.triage.cards.gpu import POLLING_UNITS, Regime, polls, regimes
@@ -9,8 +9,7 @@ from perfwatch.triage.moving.flows import SHORTEST_SECONDS, SILENT_BYTES_PER_SEC
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.calls import POINT_TO_POINT, call_of, in_collective
-from perfwatch.triage.ranks.groups import never_called
-from perfwatch.triage.ranks.waitgraph import WaitGraph, exchanging, wait_graph
+from perfwatch.triage.ranks.groups import WaitGraph, exchanging, never_called, once_per_case, wait_graph
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.handles import EXCHANGE
 from perfwatch.triage.words.frames import show
@@ -45,8 +44,7 @@ class SameCall:
         NCCL's data may go elsewhere, so they must have carried some; gloo has nothing else. Where the recorders show one call in
         every rank, its size is the same.
         """
-        seen = self.flow is not None and (self.flow.delivered if self.on_cards else self.flow.owes_nothing)
-        return seen and not self.recorded and not self.rdma
+        return has_arrived(self.flow, self.on_cards) and not self.recorded and not self.rdma
 
     @property
     def silent_seconds(self) -> float:
@@ -74,15 +72,14 @@ class SameCall:
         return (*(self.graph.evidence(case) if self.graph is not None else ()), nothing)
 
 
+@once_per_case
 def same_call(case: Case) -> SameCall | Missing | None:
     """All ranks in one call that does not end; ``Missing`` where one more source would have to be read."""
-    return case.history.once(("same_call",), lambda: _same_call(case))
-
-
-def _same_call(case: Case) -> SameCall | Missing | None:
     graph = wait_graph(case)
     stands = graph is not None and graph.seconds >= STRUCTURAL_SECONDS
-    recorded = graph is not None and graph.together and stands and not _computes(case)
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
+    computes = any(card.units > POLLING_UNITS for card in cards)  # a call that is not over may only wait for its turn
+    recorded = graph is not None and graph.together and stands and not computes
     counted = graph is not None and graph.level and stands and all(polls(case.history, one.pid) for one in case.ranks)
     known = recorded or counted
     chains = tuple(case.chains.values()) if known else case.still_chains
@@ -90,17 +87,18 @@ def _same_call(case: Case) -> SameCall | Missing | None:
         return None
     if not known and not all(in_collective(case, chain) for chain in chains):
         return None
-    if (
-        any(chain.end.detail == EXCHANGE or call_of(chain) in POINT_TO_POINT for chain in chains)
-        or exchanging(case)
-        or (not recorded and never_called(case))
-    ):
+    sends = any(chain.end.detail == EXCHANGE or call_of(chain) in POINT_TO_POINT for chain in chains)
+    if sends or exchanging(case) or (not recorded and never_called(case)):
         return None  # in sends and receives, which are no call that all are in, and which RAS does not count
     if not case.job.covered:
-        reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
-        advice = "run perfwatch attach on the other nodes too: a rank there may be elsewhere"
-        return Missing(witness="ranks", reason=reason, advice=advice)
-    if (graph is not None and graph.edges) or not _alike(case) or not (recorded or _at_one_line(chains)):
+        return only_some_are_here(case, "a rank there may be elsewhere")
+    levels = [card.sm_active for card in cards if card.sm_active is not None]
+    if max(levels, default=0.0) - min(levels, default=0.0) > SAME_FOOTPRINT:
+        return (
+            None  # a card that does not look like the others is in another kernel, before or instead of the collective
+        )
+    at_one_line = len({show(chain.start.frame) for chain in chains}) == 1 and all(chain.start.stack for chain in chains)
+    if (graph is not None and graph.edges) or not (recorded or at_one_line):
         return None
     own, moved = carried(case, WINDOW_SECONDS), between_ranks(case)
     if moved is None:
@@ -112,16 +110,10 @@ def _same_call(case: Case) -> SameCall | Missing | None:
     return SameCall(chains, graph, recorded, counted, own, moved, rdma)
 
 
-def _computes(case: Case) -> bool:
-    """True if some card's arithmetic or memory is in use: then a call that is not over may only be waiting its turn."""
-    return any(card.units > POLLING_UNITS for rank in case.ranks for card in regimes(case.history, rank.pid))
-
-
-def _alike(case: Case) -> bool:
-    """True if the ranks' cards look alike: one that does not is in another kernel, before or instead of the collective."""
-    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
-    levels = [card.sm_active for card in cards if card.sm_active is not None]
-    return max(levels, default=0.0) - min(levels, default=0.0) <= SAME_FOOTPRINT
+def only_some_are_here(case: Case, why: str) -> Missing:
+    """That ranks of the job are on other machines, where they would have to be looked at."""
+    reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+    return Missing(witness="ranks", reason=reason, advice=f"run perfwatch attach on the other nodes too: {why}")
 
 
 def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
@@ -130,14 +122,12 @@ def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
     return abs((card.sm_active or 0.0) - levels[len(levels) // 2]) > SAME_FOOTPRINT
 
 
-def _at_one_line(chains: tuple[Chain, ...]) -> bool:
-    """True if all are in the same call at the same line, as far as their stacks tell."""
-    stacks = [chain.start.stack for chain in chains]
-    lines = {show(chain.start.frame) for chain in chains}
-    return None not in stacks and len(lines) == 1
-
-
 # What travels between the ranks
+
+
+def has_arrived(flow: Flow | None, on_cards: bool) -> bool:
+    """True if nothing is under way over the ranks' connections, and what is exchanged goes over these: gloo has nothing else."""
+    return flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
 
 
 def carried(case: Case, seconds: float) -> Flow | None:
@@ -184,23 +174,16 @@ def travels(case: Case) -> bool | None:
 
 def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:
     """Of each interface or port of these kinds, in each direction, as far as they were read twice."""
-    found = []
-    for key in case.history.entities(r.Network):
-        interface = case.history.latest(r.Network, *key)
-        if interface is None or interface.reading.kind not in kinds:
-            continue
-        for of in (_received, _sent):
-            rate = case.history.rate(r.Network, *key, of=of, seconds=seconds)
-            found.append(case.history.rate(r.Network, *key, of=of, seconds=SHORTEST_SECONDS) if rate is None else rate)
-    return [rate for rate in found if rate is not None]
-
-
-def _received(one: r.Network) -> float:
-    return float(one.received_bytes)
-
-
-def _sent(one: r.Network) -> float:
-    return float(one.sent_bytes)
+    history = case.history
+    newest = ((key, history.latest(r.Network, *key)) for key in history.entities(r.Network))
+    keys = [key for key, interface in newest if interface is not None and interface.reading.kind in kinds]
+    directions: tuple[Callable[[r.Network], float], ...] = (lambda one: one.received_bytes, lambda one: one.sent_bytes)
+    rates = (
+        (history.rate(r.Network, *key, of=of, seconds=span) for span in (seconds, SHORTEST_SECONDS))
+        for key in keys
+        for of in directions
+    )
+    return [known[0] for each in rates if (known := [rate for rate in each if rate is not None])]
 
 
 def _nvlink_bytes_per_second(case: Case, seconds: float) -> float:

@@ -5,8 +5,8 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, silent_seconds, who
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.ranks.absentee import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.ranks.calls import listed, rank_of
-from perfwatch.triage.ranks.missing import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
@@ -83,7 +83,7 @@ def _has_met(case: Case, chain: Chain) -> bool:
 
 def _kept_away(case: Case, late: Chain) -> str:
     """What is said where all ranks are seen and one of them stands elsewhere: those at the rendezvous are its victims."""
-    victims = listed([rank_of(chain) for chain in case.chains.values() if chain.end.kind == "rendezvous"])
+    victims = listed([chain for chain in case.chains.values() if chain.end.kind == "rendezvous"])
     return (
         f"rank {rank_of(late)} has not come to the rendezvous: {who(late)} waits for {late.awaited}; {victims} for it"
     )

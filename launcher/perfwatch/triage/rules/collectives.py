@@ -3,12 +3,12 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
 from perfwatch.triage.ranks.calls import (
+    Place,
+    hang_between,
     in_collective,
     leaves,
     links,
@@ -17,18 +17,17 @@ from perfwatch.triage.ranks.calls import (
     numbered,
     over,
     rank_of,
+    silent,
     waits_as,
 )
-from perfwatch.triage.ranks.groups import recorder_owes, unanswered
-from perfwatch.triage.ranks.same_call import same_call
-from perfwatch.triage.ranks.thresholds import HIGH, MEDIUM
-from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
+from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
+from perfwatch.triage.ranks.same_call import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.triage.waits.sending import ask
-from perfwatch.verdict import Abstention, Alternative, Finding, Link, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 
 WEDGED = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
@@ -57,74 +56,52 @@ def stalled(case: Case) -> Outcome:
     if not waiting or (not absent and not gone):
         return absentee.left_behind(case, gone)
     if not case.job.covered and (graph is None or not absent):
-        return Abstention(
-            cause=STALLED.name,
-            missing=(
-                Missing(
-                    witness="ranks",
-                    reason=f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine",
-                    advice="run perfwatch attach on the other nodes too: the rank that is missing here may be there",
-                ),
-            ),
-        )
+        lacking = only_some_are_here(case, "the rank that is missing here may be there")
+        return Abstention(cause=STALLED.name, missing=(lacking,))
     if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
         return None  # those that have not come are in a call themselves
-    waited = _waited(waiting)
+    waited = silent(waiting)
     at_work = any(leaves(one) or (not over(one) and absentee.works(case, one, waited)) for one in absent)
-    lost = absentee.blamed(gone, absent, graph, at_work)
+    lost = absentee.lost(gone, absent, graph, at_work)
     if lost is not None:
         return absentee.ended(case, waiting[0], lost, graph)
     return None if at_work else _stalled(case, waiting, absent, graph)
 
 
-def _waited(waiting: list[Chain]) -> float:
-    """For how long all of these ranks have waited."""
-    return min((chain.end.silent_seconds or 0.0 for chain in waiting), default=0.0)
-
-
 def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
-    first, victims = absent[0], listed([rank_of(chain) for chain in waiting])
-    calls = absentee.calls_of(graph, waiting)
+    first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    holder = absentee.holder_waits(case, waiting, first)
-    certain = holder is not None or absentee.for_good(case, first) or absentee.waits_for_all(case, waiting, absent)
-    waited, stood = _waited(waiting), None if certain else absentee.stood(case, first)
-    silent = waited if stood is None else min(waited, stood)
-    loads = absentee.brings_no_batch(case, first, waited)
-    computes = bool(loads) or absentee.runs_on(case, first)  # nothing of it is flat: others wait, and it may come
-    patience = temporal(case) * (COUNTS_TIMES if computes else 1.0)
-    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
-    found = hung(
+    stay = absentee.stay(case, waiting, absent)
+    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, stay.holder)
+    found = hang_between(
         case,
-        STALLED.name,
-        first,
-        owner=STALLED.owner,
-        summary=f"{named} never joined {absentee.call(graph, waiting)}: {why}; {victims} for it",
-        patience=STRUCTURAL_SECONDS if certain else patience,
-        silent=max(silent, first.end.silent_seconds or 0.0) if certain else silent,
-        ceiling=1.0 if certain else absentee.ceiling(first, computes),
-        evidence=(graph.evidence(case) if graph is not None else ())
-        + tuple(
-            case.saw(
-                "collective",
-                f"rank {chain.start.rank}",
-                f"waits {waits_as(case, chain, calls[rank_of(chain)])}",
-                f"for {chain.end.silent_seconds or 0:.1f} s",
-                "returns within a step",
-            )
-            for chain in waiting[:3]
-        )
-        + loads
-        + unanswered(case),
-        alternatives=(Alternative(cause="straggling_rank", refuted_by="not one collective has completed meanwhile"),),
-        next=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
+        STALLED,
+        [first],
+        f"{named} never joined {op}: {why}; {listed(waiting)} for it",
+        patience=stay.patience,
+        stood=stay.seconds,
+        ceiling=stay.ceiling,
+        evidence=(
+            *(graph.evidence(case) if graph is not None else ()),
+            *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
+            *stay.evidence,
+            *unanswered(case),
+        ),
+        refuted={"straggling_rank": "not one collective has completed meanwhile"},
+        advice=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
     )
-    culprits = tuple(culprit(one) for one in left) or (
-        *(culprit(one) for one in roots),
-        *(one for chain in (*absent, holder) if chain is not None for one in chain.culprits()),
+    ends = (one for chain in (*absent, stay.holder) if chain is not None for one in chain.culprits())
+    return msgspec.structs.replace(
+        found,
+        culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),
+        wait_chain=links(case, waiting, {place.rank: place.call for place in places}) + first.links,
     )
-    return msgspec.structs.replace(found, wait_chain=links(case, waiting, calls) + found.wait_chain, culprits=culprits)
+
+
+def _waits(case: Case, chain: Chain, call: str) -> Evidence:
+    claim, observed = f"waits {waits_as(case, chain, call)}", f"for {silent([chain]):.1f} s"
+    return case.saw("collective", f"rank {chain.start.rank}", claim, observed, "returns within a step")
 
 
 def mismatched(case: Case) -> Outcome:
@@ -132,7 +109,6 @@ def mismatched(case: Case) -> Outcome:
     return (
         mismatch.by_records(case)
         or mismatch.in_a_ring(case)
-        or mismatch.in_other_groups(case)
         or mismatch.left_early(case)
         or mismatch.by_counts(case)
         or mismatch.by_sizes(case)
@@ -157,35 +133,29 @@ def wedged(case: Case) -> Outcome:
     several = several if several > 1 else 0
     told = f"; calls of their {several} communicators, made in another order by each, hang so too" if several else ""
     # RAS counts calls. That all mean the same size, and make the calls of several groups in one order, only the recorders tell.
-    ceiling = 1.0 if seen.recorded else MEDIUM if several else HIGH
-    found = hung(
+    ceiling = 1.0 if seen.recorded else Level.MEDIUM if several else Level.HIGH
+    same = "the calls are the same as far as can be seen; their sizes, and sends and receives, only the recorders tell"
+    return hang_between(
         case,
-        WEDGED.name,
-        seen.chains[0],
-        owner=WEDGED.owner,
-        summary=f"all {len(seen.chains)} ranks are in {seen.place}, and nothing travels between them{told}",
+        WEDGED,
+        seen.chains,
+        f"all {len(seen.chains)} ranks are in {seen.place}, and nothing travels between them{told}",
         patience=patience,
-        silent=seen.silent_seconds,
-        evidence=seen.evidence(case),
+        stood=seen.silent_seconds,
         ceiling=ceiling,
-        alternatives=(
-            Alternative(cause="stalled_collective", refuted_by="every rank is in the same call at the same line"),
-            Alternative(
-                cause="mismatched_collective",
-                refuted_by="the recorders show the same calls"
-                if seen.recorded
-                else "the calls are the same as far as can be seen; their sizes, and sends and receives, only the recorders tell",
-            ),
-        ),
-        next=(
+        evidence=seen.evidence(case),
+        places=[Place.of(chain) for chain in seen.chains],
+        culprits=(),
+        refuted={
+            STALLED.name: "every rank is in the same call at the same line",
+            mismatch.MISMATCHED.name: "the recorders show the same calls" if seen.recorded else same,
+        },
+        advice=(
             "dmesg | grep -iE 'nvlink|mlx5|link|xid'; ss -tni",
             "start it with perfwatch run: the flight recorder then tells in which order each rank calls"
             if several
             else "NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts",
         ),
-    )
-    return msgspec.structs.replace(
-        found, culprits=(), wait_chain=tuple(_link(link, seen.counted) for chain in seen.chains for link in chain.links)
     )
 
 
@@ -197,11 +167,6 @@ def _groups(case: Case, ranks: int) -> int:
 
 def _is_used(communicator: Communicator) -> bool:
     return min((sum(member.launched.values()) for member in communicator.members), default=0) > 0
-
-
-def _link(link: Link, counted: bool) -> Link:
-    """What a card that polls host memory does looks like work if that card alone is seen."""
-    return msgspec.structs.replace(link, waits_for="its GPU, whose kernel only polls") if counted else link
 
 
 RULES = (Rule(STALLED, stalled), Rule(mismatch.MISMATCHED, mismatched), Rule(WEDGED, wedged))

@@ -10,12 +10,10 @@ from perfwatch.triage.cards.hardware import ceiling_mib_per_second, dram_peak_by
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks import lateness
-from perfwatch.triage.ranks.groups import growing
+from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
 from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
-from perfwatch.triage.ranks.thresholds import CERTAIN, FEW, HIGH
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import crowds_itself
@@ -23,7 +21,7 @@ from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
-from perfwatch.verdict import Alternative, Culprit, Evidence, Outcome
+from perfwatch.verdict import Alternative, Culprit, Evidence, Level, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Process, Stack
 
 STRAGGLING = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
@@ -86,26 +84,16 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     clear = least >= RATIO * own
     if not clear and (least - own < APART or not _works_most(case, late)):
         return None
-    evidence = tuple(
-        case.saw(
-            "stack",
-            f"rank {rank.rank}",
-            "waits in collectives",
-            f"{waits[rank.pid]:.0%} of the time",
-            "about as much as the others",
-        )
-        for rank, _ in ranks[:FEW]
+    evidence = lateness.told(
+        case, "stack", ranks, "waits in collectives", {pid: f"{share:.0%} of the time" for pid, share in waits.items()}
     )
     how = f"the others wait {least:.0%} of the time in collectives, it only {own:.0%}"
-    return Late(late, seen, least - own, how, evidence, 1.0 if clear else HIGH)
+    return Late(late, seen, least - own, how, evidence, 1.0 if clear else Level.HIGH)
 
 
 def _works_most(case: Case, late: Member) -> bool:
     """True if a rank's training thread runs so many times as long as that of any other."""
-    runs = {
-        rank.pid: motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS).run_share or 0.0
-        for rank in case.ranks
-    }
+    runs = {rank.pid: lateness.motion_of(case, rank).run_share or 0.0 for rank in case.ranks}
     return runs[late.pid] >= WORKS * max(share for pid, share in runs.items() if pid != late.pid)
 
 
@@ -122,7 +110,7 @@ def _late(case: Case, told: Late) -> Outcome:
         late,
         lost=told.lost,
         explains=1.0,
-        confidence=min(told.sure, max(HIGH, certainty(told.lost))),
+        confidence=min(told.sure, max(Level.HIGH, certainty(told.lost))),
         summary=f"rank {late.rank} is last again and again: {told.how}; {why.words}",
         evidence=(*told.evidence, *why.evidence),
         culprits=(why.culprit,),
@@ -160,10 +148,10 @@ def _exposed_by_cards(case: Case, ranks: tuple[Member, ...], cards: list[Regime]
         )
         for card in cards[:FEW]
     )
-    sure = CERTAIN
+    sure = Level.CERTAIN
     if _through_host(case.history, first):  # what else may go that way the hosts tell, if they wait meanwhile
         waits = [waiting_share(case, rank, case.profile(rank, WINDOW_SECONDS)) for rank in ranks]
-        sure = CERTAIN if min(waits) >= WAITING_SHARE else HIGH
+        sure = Level.CERTAIN if min(waits) >= WAITING_SHARE else Level.HIGH
         evidence += _waiting(case, ranks, waits)
     tensor = first.tensor or 0.0
     how = f"the cards are taken by collectives: {_over_link(case.history, first)}, the tensor cores {tensor:.0%}"
@@ -190,7 +178,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     how = f"every rank waits {least:.0%} of the time or more for {travels} of gradients"
     how += ", or by turns for each other" if by_turns else ""
     # Of a model so small that half of its step goes to the others is no fault of the fabric.
-    sure = certainty(least) if least >= MOST_OF_IT and not by_turns else min(HIGH, certainty(least))
+    sure = certainty(least) if least >= MOST_OF_IT and not by_turns else min(Level.HIGH, certainty(least))
     counts = CROWDED if least < MOST_OF_IT or crowds_itself(case, ranks[0].pid) else 1.0
     if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
         counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
@@ -200,7 +188,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
 def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved: float) -> Outcome:
     """Little travels, and the waits are short and many: what is lost is the latency of each call."""
     at_once = all_wait_at_once(waits)
-    looks = [motion(case.history, rank.pid, case.progress[rank.pid].thread, WINDOW_SECONDS) for rank, _ in profiles]
+    looks = [lateness.motion_of(case, rank) for rank, _ in profiles]
     wakes = [one.switches_per_second or 0.0 for one in looks]
     if at_once < MOST_OF_IT or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
         return None
@@ -221,7 +209,9 @@ def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved:
     rank = profiles[0][0]
     place = _called_at(case, rank)
     flatten = f"one call for many tensors: flatten them into one{f' before {place}' if place else ''}"
-    return _exposed(case, rank, at_once, how, evidence, min(CERTAIN, certainty(at_once)), (flatten, _overlaps(place)))
+    return _exposed(
+        case, rank, at_once, how, evidence, min(Level.CERTAIN, certainty(at_once)), (flatten, _overlaps(place))
+    )
 
 
 def _exposed(

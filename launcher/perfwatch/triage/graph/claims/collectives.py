@@ -13,27 +13,15 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task, Unread
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
-from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes
-from perfwatch.triage.ranks.same_call import carried, travels
-from perfwatch.triage.ranks.waitgraph import WaitGraph as RankGraph
-from perfwatch.triage.ranks.waitgraph import wait_graph
+from perfwatch.triage.ranks.calls import NEW_GROUP, POINT_TO_POINT, holds_a_call, in_new_group
+from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes, wait_graph
+from perfwatch.triage.ranks.groups import WaitGraph as RankGraph
+from perfwatch.triage.ranks.same_call import carried, has_arrived, travels
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import collective_name
 from perfwatch_probes import readings as r
 
-POINT_TO_POINT = frozenset(
-    (
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-        "a send or receive",
-        "send_object_list",
-        "recv_object_list",
-    )
-)
 ANSWER_IS_DUE = "a flight recorder may still answer"
 ON_ITS_WAY = "data on its way between the ranks"
 UNREAD_TRAFFIC = Unread("what travels between the ranks was not read")
@@ -88,56 +76,43 @@ class Calls:
 def calls_of(built: Builder) -> Calls:
     """Which ranks are in a call with others, and in which one: by recorders and RAS, by the card, by the stack."""
     case, job = built.case, built.job
-    calls = Calls()
     if max(len(job.ranks), job.world_size or 1) < 2:
-        return calls
-    calls.ranks = wait_graph(case)
-    apart = disagreement(case)
-    apart = None if apart is None or apart.over else apart
-    crossed = counted_apart(case)
-    calls.mismatched = apart is not None or crossed is not None
-    if crossed is not None:
-        calls.counted_seconds = crossed.seconds
-    elif calls.edges and apart is None and calls.ranks is not None:
-        calls.counted_seconds = calls.ranks.seconds
-    for pid, key in built.starts.items():
-        if case.progress[pid].kind == "moving":
-            continue
-        call = _call_of(built, calls, pid, key)
-        if call is not None:
-            calls.by_pid[pid] = call
-    calls.ranks_seen = frozenset(built.starts)
-    calls.travels = travels(case)
-    calls.by_rank = {rank_of(built, pid): pid for pid in built.starts}
-    calls.ended = frozenset(one.pid for one in job.ranks if not one.alive)
-    calls.exchange = any(call.name in POINT_TO_POINT for call in calls.by_pid.values())
-    return calls
+        return Calls()
+    graph, apart, crossed = wait_graph(case), disagreement(case), counted_apart(case)
+    differ = apart is not None and not apart.over
+    counted = graph.seconds if graph is not None and graph.edges and not differ else None
+    stay = ((pid, key) for pid, key in built.starts.items() if case.progress[pid].kind != "moving")
+    by_pid = {pid: call for pid, key in stay if (call := _call_of(built, graph, pid, key)) is not None}
+    return Calls(
+        by_pid,
+        graph,
+        mismatched=differ or crossed is not None,
+        counted_seconds=counted if crossed is None else crossed.seconds,
+        ended=frozenset(one.pid for one in job.ranks if not one.alive),
+        exchange=any(call.name in POINT_TO_POINT for call in by_pid.values()),
+        ranks_seen=frozenset(built.starts),
+        by_rank={rank_of(built, pid): pid for pid in built.starts},
+        travels=travels(case),
+    )
 
 
-def _call_of(built: Builder, calls: Calls, pid: int, key: Key) -> Call | None:
-    case, node, graph = built.case, built.node(key), calls.ranks
+def _call_of(built: Builder, graph: RankGraph | None, pid: int, key: Key) -> Call | None:
+    case, node, waits = built.case, built.node(key), built.edge_kind(key)
     if node.state in ("T", "t"):
         return None
-    waits = built.edge_kind(key)
     place = (node.frame.function, node.frame.file, node.frame.line) if node.frame else None
     if waits == "collective":
         name = collective_name(node.stack) if node.stack is not None else None
         return Call(name or built.edge(key).waits_for, place)
-    makes_group = node.stack is not None and any("new_group" in one.function for one in node.stack.frames)
-    if waits == "rendezvous" and makes_group:
-        return Call("new_group", place)
-    spins = any((one.kind == "spin" and not one.computes) or one.polls for one in regimes(built.history, pid))
+    if waits == "rendezvous" and in_new_group(node.stack):
+        return Call(NEW_GROUP, place)
     at_card = cards_of(built.history, pid).certain or case.chains[pid].end.kind == "gpu"
-    if spins and at_card and case.progress[pid].kind != "busy":
+    if at_card and case.progress[pid].kind != "busy" and any(map(holds_a_call, regimes(built.history, pid))):
         return Call(ON_CARD)
     number = rank_of(built, pid)
-    if graph is not None and (graph.edges.get(number) or (_is_recorded(graph) and number in graph.calls)):
+    if graph is not None and (graph.edges.get(number) or (graph.recorded and number in graph.calls)):
         return Call(graph.calls.get(number, "?"))
     return None
-
-
-def _is_recorded(graph: RankGraph) -> bool:
-    return graph.source == "flight_recorder"
 
 
 def rank_of(built: Builder, pid: int) -> int:
@@ -233,9 +208,8 @@ def _fabric(built: Builder, calls: Calls, mine: Call | None, moves: bool | None)
         return _data(built, key)
     flow = carried(built.case, FLOW_SECONDS)
     on_cards = calls.together or all(call.name == ON_CARD for call in calls.by_pid.values())
-    arrived = flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
-    recorded = calls.together and calls.ranks is not None and _is_recorded(calls.ranks)
-    if arrived and not recorded and len(calls.by_pid) > 1:
+    recorded = calls.together and calls.ranks is not None and calls.ranks.recorded
+    if has_arrived(flow, on_cards) and not recorded and len(calls.by_pid) > 1:
         why = "" if on_cards else "all data has arrived"
         return Resource(Kind.MISMATCH, key, complete=on_cards, why=why, basis=Basis.STACK)
     lossy = flow is not None and flow.lost
