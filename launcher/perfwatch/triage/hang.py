@@ -12,8 +12,8 @@ from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in, temporal
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.waits.sending import sends, untaken
-from perfwatch.triage.waits.unseen_helpers import unseen_helper
+from perfwatch.triage.waits.other_end import sends, untaken
+from perfwatch.triage.waits.outside import unseen_helper
 from perfwatch.triage.words.frames import is_named, is_user, show
 from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame

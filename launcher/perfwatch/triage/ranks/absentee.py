@@ -35,8 +35,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.locks import awaited
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads

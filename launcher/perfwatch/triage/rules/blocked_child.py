@@ -5,11 +5,11 @@ from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.waits.batches import forked_with_a_lock
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.child_at_rest import Rest, at_rest
-from perfwatch.triage.waits.forked import forked_with_a_lock
-from perfwatch.triage.waits.full_pipe import of_its_pipe
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
+from perfwatch.triage.waits.pipes import of_its_pipe
 from perfwatch.triage.waits.sleeping import asleep_for
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.verdict import Alternative, Link, Outcome

@@ -26,8 +26,8 @@ from perfwatch.triage.ranks.waitgraph import WaitGraph, wait_graph
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
+from perfwatch.triage.waits.other_end import ask
 from perfwatch.triage.waits.releasing import held_up, partners
-from perfwatch.triage.waits.sending import ask
 from perfwatch.verdict import Abstention, Alternative, Finding, Link, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 

@@ -9,7 +9,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wa
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.lock_owners import takes_again
+from perfwatch.triage.waits.locks import takes_again
 from perfwatch.triage.waits.node import NATIVE_WAIT, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show

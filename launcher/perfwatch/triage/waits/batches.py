@@ -1,19 +1,19 @@
-"""What shows that the workers behind a queue deliver nothing, and who they are."""
+"""What shows that the workers behind a queue deliver nothing, and which ones they are."""
 
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.moving.memory import unfed
-from perfwatch.triage.moving.motion import BURSTS, bursts
+from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
 from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.shares.thrown_away import discarded
-from perfwatch.triage.waits.asked_for import ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.forked import forked_with_a_lock
-from perfwatch.triage.waits.heartbeats import waits_forever
+from perfwatch.triage.waits.locks import A_LOCK, ROOM, awaited
+from perfwatch.triage.waits.node import End, waits_forever
 from perfwatch.triage.waits.polling import only_asks
+from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Thread
@@ -25,6 +25,7 @@ OUTSPENT, OUTSPENT_SECONDS = (
 )  # times what each other worker has computed since it began, which counts as so much at least
 RAISES = "set DataLoader(timeout=...) so that it raises instead"
 OFTEN = 10  # writes of a worker: it has answered before
+MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -151,3 +152,26 @@ def way_out(case: Case, chain: Chain) -> tuple[str, ...]:
             f"pid {chain.start.pid} reads that queue and waits for pid {end.node.pid}: let it read on while it waits",
         )
     return forked_with_a_lock(case, end) or ((RAISES,) if end.node.role == "worker" else ())
+
+
+def forked_with_a_lock(case: Case, end: End) -> tuple[str, ...]:
+    """What to do where a fork waits for a lock of its own process in which no other thread is left.
+
+    Only its parent's threads can have taken it, before the fork, or this one itself.
+    """
+    node = end.node
+    member = case.job.members.get(node.pid)
+    if end.kind != "lock" or member is None or not waits_forever(node) or awaited(node) != A_LOCK:
+        return ()
+    if (node.wait is not None and node.wait.shared) or node.tid not in python_threads(case.history, node.pid):
+        return ()
+    parent = case.job.members.get(member.process.parent_pid)
+    forked = parent is not None and parent.process.command == member.process.command
+    if parent is None or not forked or any(MADE_OTHERWISE in part for part in member.process.command):
+        return ()
+    if other_threads(case.history, case.job, node):
+        return ()
+    return (
+        f"pid {node.pid} is a fork of pid {parent.pid} and has no other thread: either a thread of pid {parent.pid} held the lock at "
+        "the fork, and the copy stays locked (use spawn or forkserver), or it takes the lock twice itself (use an RLock)",
+    )

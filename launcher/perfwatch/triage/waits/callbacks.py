@@ -17,8 +17,7 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.waits.heartbeats import waits_forever
-from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.waits.node import Node, culprit, node_of, waits_forever
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Alternative, Outcome

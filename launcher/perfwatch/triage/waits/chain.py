@@ -9,11 +9,10 @@ from functools import cached_property
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.edges import step
-from perfwatch.triage.waits.heartbeats import waits_forever
-from perfwatch.triage.waits.lock_owners import takes_again
-from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence
+from perfwatch.triage.waits.libraries import REMOTE
+from perfwatch.triage.waits.locks import takes_again
+from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence, waits_forever
 from perfwatch.triage.waits.workers import gone
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Culprit, Link

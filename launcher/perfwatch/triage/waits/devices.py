@@ -16,9 +16,8 @@ from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.native_waits import in_native_code
-from perfwatch.triage.waits.node import End, Found, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, node_of, waits_forever
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
 from perfwatch.verdict import Missing
 from perfwatch_probes import readings as r

@@ -9,35 +9,20 @@ from dataclasses import dataclass
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits import (
-    actors,
-    answering,
-    devices,
-    event_loops,
-    gil_holder,
-    handles,
-    other_end,
-    own_pipe,
-    polling,
-    rendezvous,
-    threads,
-    workers,
-)
-from perfwatch.triage.waits.asked_for import HELD, awaited
-from perfwatch.triage.waits.dismissal import not_yet_done, remote_calls
-from perfwatch.triage.waits.node import End, Found, Node, node_of
-from perfwatch.triage.waits.sending import OPENING, gives, is_typed_at, takes
+from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
+from perfwatch.triage.waits.locks import HELD, awaited
+from perfwatch.triage.waits.node import End, Found, Node, gives, is_typed_at, node_of
 from perfwatch.triage.words.frames import any_tag, collective_name, show
 from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
 
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 OF_LIBRARIES = (
-    ("lock", event_loops.of_a_library),
-    ("call", actors.caller),
-    (actors.REMOTE, actors.makers),
-    ("peers", not_yet_done),
-    ("rpc", remote_calls),
+    ("lock", libraries.of_a_library),
+    ("call", libraries.caller),
+    (libraries.REMOTE, libraries.makers),
+    ("peers", libraries.not_yet_done),
+    ("rpc", libraries.remote_calls),
 )
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
@@ -95,7 +80,7 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in inner:
         return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
-    if (theirs := handles.of_peers(history, job, node)) is not None:
+    if (theirs := libraries.of_peers(history, job, node)) is not None:
         return ending("collective", node, theirs[0], detail=theirs[1])
     if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
         return _found(young, "child")
@@ -186,7 +171,7 @@ def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
 
 
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
-    if rendezvous.is_store(history, job, node, socket):
+    if other_end.is_store(history, job, node, socket):
         return ending("rendezvous", node, "a key in the store that was never set", descriptor=file, detail="store")
     orphaned = other_end.bereft(history, job, node, socket)
     if orphaned:
@@ -199,24 +184,24 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
         return ending("network", node, own, descriptor=file) if wait.kind == "recv" else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
-    sending = gives(wait, file.fd) and socket.state not in OPENING
+    sending = gives(wait, file.fd) and socket.state not in other_end.OPENING
     if inside:
-        faces = answering.facing(history, job, socket, inside)
+        faces = other_end.facing(history, job, socket, inside)
         if faces is not None:
-            answers = answering.owing(history, job, faces) or (faces,)
+            answers = other_end.owing(history, job, faces) or (faces,)
             what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
             where = socket.local or socket.peer or f"a {socket.family} socket"
             return Edge("connection", f"{what} to {'take what it sends' if sending else 'send'} on {where}", answers)
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
-        nodes = served or answering.serving(history, job, inside)
+        nodes = served or other_end.answering(history, job, inside)
         if kind != "connection" or any(one.motion.frozen is not False for one in nodes):
             return Edge(kind, where, nodes)
         # A server of the job's own that goes on serving: this connection is silent all the same.
     if socket.state == "LISTEN":
         return ending("network", node, f"a connection to {socket.local}", descriptor=file)
-    what = takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
+    what = other_end.takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
     return ending("network", node, what, descriptor=file, others=socket.peer_pids)
 
 
@@ -226,14 +211,14 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     inside = workers.at_pipe(history, job, node, far, writing)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
-    if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:
+    if inside and not writing and (works := other_end.at_work(history, job, node, pipe, inside, name)) is not None:
         return _found(works, "pipe")
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
     outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
-    within = own_pipe.writers(history, job, node, pipe, name) if not (writing or outside) else None
+    within = other_end.writers(history, job, node, pipe, name) if not (writing or outside) else None
     if within is not None:
         return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
@@ -248,7 +233,7 @@ def _nodes(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...
 def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     """Waits told by the system call, the state and who owns the GIL."""
     wait = node.wait
-    holder = gil_holder.gil_holder(history, node)
+    holder = threads.gil_holder(history, node)
     if holder is not None:
         return Edge("gil", f"the GIL, held by thread {holder}", (node_of(history, job, node.pid, holder),))
     if wait is not None and wait.kind in ("open", "stat", "sync"):
@@ -265,7 +250,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         what = mapped or f"the kernel ({node.thread.wchan if node.thread else '?'})"
         return ending("uninterruptible", node, what, detail=mapped)
     if node.state == "R" or (node.motion.run_share or 0.0) > RUNS_SHARE:
-        kind = "native" if gil_holder.without_gil(history, node) else "python"
+        kind = "native" if threads.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
         if (locked := polling.locked_by_others(history, node)) is not None:

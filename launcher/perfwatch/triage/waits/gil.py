@@ -16,8 +16,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.slowness import SURE_SHARE, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.waits.gil_holder import GIL_WAIT_SECONDS
 from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread

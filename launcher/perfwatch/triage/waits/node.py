@@ -13,6 +13,8 @@ from perfwatch_probes import readings as r
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
 NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
+WRITABLE, READABLE = 4, 1  # of poll(2)
+STDIN, OWN_TERMINALS = 0, ("/dev/tty", "/dev/console")
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
 
 
@@ -61,6 +63,30 @@ class Node:
             and self.motion.distinct <= 1
             and not self.motion.io_calls
         )
+
+
+def has_timeout(node: Node) -> bool:
+    """Blocked in a futex with a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
+
+
+def waits_forever(node: Node) -> bool:
+    """Blocked in a futex without a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
+def gives(wait: r.Wait, fd: int) -> bool:
+    """Whether a thread waits to hand something over on a descriptor, and not to get something there."""
+    polled = any(one.fd == fd and one.events & WRITABLE and not one.events & READABLE for one in wait.polled)
+    return wait.kind in ("send", "write") or polled
+
+
+def is_typed_at(terminal: r.Descriptor) -> bool:
+    """Whether somebody may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
+
+    Others are serial lines to a device, or the terminals that programs make for those that they talk to.
+    """
+    return terminal.fd == STDIN or terminal.target in OWN_TERMINALS or terminal.controlling is True
 
 
 EVENT_LOOP = "asyncio"  # tag of its frames

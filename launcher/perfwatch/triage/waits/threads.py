@@ -1,21 +1,42 @@
-"""Edges inside one process: locks, conditions and joins."""
+"""Waits inside one process: locks, conditions, joins and the GIL, and which of its other threads may end them."""
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import dominant, python_threads
+from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, dominant, python_threads
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, MAY, ROOM, awaited
-from perfwatch.triage.waits.bringers import bringers
-from perfwatch.triage.waits.heartbeats import has_timeout, may_act, ticks, waits_forever
-from perfwatch.triage.waits.lock_owners import may_own
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, bringers, may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
-from perfwatch.triage.waits.node import NATIVE_WAIT, End, Node, node_of, silence
-from perfwatch.triage.waits.sending import gives, is_typed_at
-from perfwatch.triage.waits.servants import asked_by_library, queue_feeders
+from perfwatch.triage.waits.node import (
+    NATIVE_WAIT,
+    End,
+    Node,
+    gives,
+    has_timeout,
+    in_event_loop,
+    is_typed_at,
+    node_of,
+    silence,
+    waits_forever,
+)
+from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.waits.workers import idle
-from perfwatch.triage.words.frames import any_tag, tags
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags, tags_of
 from perfwatch_probes import readings as r
 
+HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
+LONGEST_BEAT_SECONDS = 2.0 / HEARTBEATS_PER_SECOND
+JUST_NOW_SECONDS = 2.0
+# All that a heartbeat calls; a loop that calls anything else may hand something over.
+HEARTBEAT_CALLS = frozenset(
+    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
+    " info debug log warning getpid".split()
+)
+HAS_THREADS = "monitor"  # tag of libraries whose threads are servants of the program's
+ASKS = frozenset({"thread_wait", "thread_join", "futures_wait", "queue_get"})
+GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
+OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
+OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 OTHERS_MOVE = "other threads move"
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
@@ -27,6 +48,115 @@ LEADING_TAGS = (
     " rpc_wait"
 ).split()
 SERVICE_TAGS = ("feeder", "pool_service", "futures_service", "monitor", "pin_memory", "serve")
+
+
+def ticks(node: Node) -> bool:
+    """A heartbeat: it rests for a moment, again and again, and was seen to come and go."""
+    wait = node.wait
+    if wait is None or wait.kind not in ("sleep", "poll", "futex") or wait.forever:
+        return False
+    if (wait.remaining_seconds or 0.0) > LONGEST_BEAT_SECONDS:
+        return False  # it has just come and gone, and rests for long now: before another try, say
+    return (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
+
+
+def hands_over(history: History, node: Node) -> bool:
+    """Whether the loop that a thread turns in may give something to others now and then, as any coroutine of an event loop may."""
+    if in_event_loop(node):
+        return True
+    source = source_of(history, node)
+    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
+
+
+def may_act(history: History, node: Node) -> bool:
+    """Whether a thread runs, did so a moment ago in the midst of its work, or may wake by itself: no heartbeat that hands nothing over."""
+    if waits_forever(node):
+        ran = node.motion.ran_ago_seconds
+        return ran is not None and ran < JUST_NOW_SECONDS and "queue_get" not in node.inner
+    return not ticks(node) or hands_over(history, node)
+
+
+def parks(history: History, node: Node) -> bool:
+    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
+    source = source_of(history, node)
+    sleeps = node.wait is not None and node.wait.kind == "sleep"
+    return sleeps and source is not None and bool(source.loops) and not hands_over(history, node)
+
+
+def asked_by_library(history: History, job: Job, node: Node) -> tuple[Node, ...]:
+    """The threads of a library, for one that waits inside of that library (``wandb.finish()``): what they do, it waits for."""
+    if node.stack is None or node.inner.isdisjoint(ASKS):
+        return ()
+    inner = inner_frames(node.stack)
+    libraries = {package_of(frame) for frame in inner if HAS_THREADS in tags_of(frame.function, frame.file)} - {None}
+    return tuple(
+        other
+        for other in _beside(history, job, node)
+        if other.stack is not None and any(package_of(frame) in libraries for frame in other.stack.frames)
+    )
+
+
+def queue_feeders(history: History, job: Job, node: Node) -> tuple[Node, ...]:
+    """The threads that write what was put into queues between processes, which a process joins before it ends."""
+    return tuple(
+        one
+        for one in _beside(history, job, node)
+        if "feeder" in one.tags and one.wait is not None and one.wait.kind == "write"
+    )
+
+
+def _beside(history: History, job: Job, node: Node) -> list[Node]:
+    return [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+
+
+def gil_holder(history: History, node: Node) -> int | None:
+    """The thread that owns the GIL all the time while this one asks for it again and again; None if it is not so."""
+    if not _asks_for_gil(history, node):
+        return None
+    owners: set[int] = set()
+    for tid in python_threads(history, node.pid):
+        for seen in history.series(r.Stack, node.pid, tid, seconds=WINDOW_SECONDS):
+            if seen.reading.owns_gil:
+                owners.add(tid)
+    owners.discard(node.tid)
+    return owners.pop() if len(owners) == 1 else None
+
+
+def _asks_for_gil(history: History, node: Node) -> bool:
+    wait = node.wait
+    if node.state == "R" and node.motion.in_vain:  # met between two such waits
+        looks = history.series(r.Thread, node.pid, node.tid, seconds=WINDOW_SECONDS)
+        wait = next((one.reading.wait for one in reversed(looks) if one.reading.state != "R"), None)
+    if wait is None or wait.kind != "futex" or wait.forever:
+        return False
+    low, high = GIL_SWITCHES_PER_SECOND
+    switches = node.motion.switches_per_second
+    if switches is not None:
+        return low <= switches <= high
+    return wait.remaining_seconds is not None and wait.remaining_seconds <= GIL_WAIT_SECONDS
+
+
+def without_gil(history: History, node: Node) -> bool:
+    """Whether a running thread was never seen to own the GIL: it is in native code that released it."""
+    known = [
+        seen.reading.owns_gil
+        for seen in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS)
+        if seen.reading.owns_gil is not None
+    ]
+    return len(known) >= 2 and not any(known)
+
+
+def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
+    """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
+    looks = [
+        seen.reading
+        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=OWNER_SECONDS)
+        if seen.reading.owns_gil is not None
+    ][-OWNER_LOOKS:]
+    if len(looks) < 2 or not all(look.owns_gil for look in looks):
+        return ()
+    others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
+    return tuple(other.tid for other in others if _asks_for_gil(history, other))
 
 
 def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:

@@ -14,8 +14,8 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.sights import GROUP_THREADS
 from perfwatch.triage.waits import other_end
-from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.native_waits import of_gloo, reduces
 from perfwatch.triage.waits.node import Node, node_of
 from perfwatch.triage.waits.threads import other_threads, sharers
