@@ -120,7 +120,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
 def _acts_unseen(fate: Fate) -> bool:
     """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
     file = fate.why.rpartition("anon_inode:")[2].strip("[]")
-    by_native_code = fate.why == "native code" and fate.by is not None
+    by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
     return (
         fate.why.startswith(("a signal handler", "a timer", "a native thread"))
         or file in KERNEL_FILES

@@ -16,8 +16,8 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import at_training, profile
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.napping import OTHER_WORK, naps
 from perfwatch.triage.waits.node import End
-from perfwatch.triage.waits.sleeping import OTHER_WORK, naps
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Abstention, Missing, Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread

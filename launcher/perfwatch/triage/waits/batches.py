@@ -8,7 +8,6 @@ from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
 from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import A_LOCK, ROOM, awaited
 from perfwatch.triage.waits.node import End, waits_forever
@@ -19,10 +18,8 @@ from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Thread
 
 MOST_NAMED = 4  # workers
-OUTSPENT, OUTSPENT_SECONDS = (
-    10.0,
-    1.0,
-)  # times what each other worker has computed since it began, which counts as so much at least
+# Times what each other worker has computed since it began, which counts as so much at least.
+OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
 RAISES = "set DataLoader(timeout=...) so that it raises instead"
 OFTEN = 10  # writes of a worker: it has answered before
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
@@ -59,11 +56,6 @@ def told_without_a_stack(case: Case, chain: Chain) -> bool:
     return (outlasts(case, end) or locked) and all(one.still for one in chain.ends)
 
 
-def delivers(case: Case, chain: Chain) -> bool:
-    """Whether batches come from the workers all the while, and the training thread throws them away."""
-    return discarded(case, case.job.members[chain.start.pid]) is not None
-
-
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
     """For how long a worker that runs has delivered nothing, and what shows it."""
     looks = case.history.series(Thread, chain.start.pid, chain.start.tid)
@@ -95,32 +87,22 @@ def since_output(case: Case, chain: Chain) -> float:
 def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that a worker has computed on one task far longer than each of its fellows on all of theirs; () where it has not.
 
-    They began together and are handed tasks in turn; that they have answered as often is told by their writes.
+    They began together and are handed tasks in turn; their writes tell that they have answered as often.
     """
     end = chain.end.node
     fellows = [one.pid for one in case.job.workers(chain.start.pid) if one.alive and one.pid != end.pid]
-    mine = case.history.latest(Thread, end.pid, end.pid)
-    seen = [case.history.latest(Thread, pid, pid) for pid in fellows]
-    if mine is None or end.tid != end.pid or not seen or any(one is None for one in seen):
+    mine, *seen = (case.history.latest(Thread, pid, pid) for pid in (end.pid, *fellows))
+    known = [(one.reading.run_seconds, one.reading.write_calls) for one in (mine, *seen) if one is not None]
+    counted = [(spent, writes) for spent, writes in known if spent is not None and writes is not None]
+    if mine is None or end.tid != end.pid or not fellows or len(counted) <= len(fellows):
         return ()
-    spent = [one.reading.run_seconds for one in seen if one is not None]
-    writes = [one.reading.write_calls for one in seen if one is not None]
-    if mine.reading.run_seconds is None or mine.reading.write_calls is None or None in spent or None in writes:
-        return ()
-    most, fewest = max(one or 0.0 for one in spent), min(one or 0 for one in writes)
-    own, answers = mine.reading.run_seconds, mine.reading.write_calls
+    (own, answers), *others = counted
+    most, fewest = max(spent for spent, _ in others), min(writes for _, writes in others)
     if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
         return ()
-    return (
-        case.saw(
-            "thread",
-            f"pid {end.pid}",
-            "has computed on one task far longer than any other worker on all of its own",
-            f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they",
-            "workers are handed alike tasks in turn",
-            mine.at,
-        ),
-    )
+    claim = "has computed on one task far longer than any other worker on all of its own"
+    figures = f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they"
+    return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers are handed alike tasks in turn", mine.at),)
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:

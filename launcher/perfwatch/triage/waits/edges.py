@@ -11,7 +11,7 @@ from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
 from perfwatch.triage.waits.locks import HELD, awaited
-from perfwatch.triage.waits.node import End, Found, Node, gives, is_typed_at, node_of
+from perfwatch.triage.waits.node import End, Found, Node, gives, is_typed_at, node_of, waited_on
 from perfwatch.triage.words.frames import any_tag, collective_name, show
 from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
@@ -88,7 +88,7 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         # communicate() reads on where a child has ended and what it left behind still holds its output: the pipe tells more
         if not other_end.outlived(history, job, node):
             return _found(workers.child(history, job, node), "child")
-        known = node.wait is not None and other_end.waited_on(history, node, node.wait)
+        known = waited_on(history, node)
         return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
@@ -120,7 +120,7 @@ def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     wait = node.wait
     if wait is None:
         return None
-    for file in workers.at_work_first(history, job, other_end.waited_on(history, node, wait)):
+    for file in workers.at_work_first(history, job, waited_on(history, node)):
         edge = _behind(history, job, node, wait, file)
         if edge is not None:
             return edge
@@ -178,7 +178,7 @@ def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
         return Edge("socket", f"pid {orphaned[0].pid}, which was at the other end of a pipe", orphaned)
     if node.pid in socket.peer_pids:
         # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
-        far = other_end.user(history, job, node, socket) or other_end.lost(history, job, node, socket)
+        far = other_end.lost(history, job, node, socket)
         if far:
             return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far)
         own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
@@ -209,18 +209,17 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     writing = gives(wait, pipe.fd)
     far = pipe.readers if writing else pipe.writers
     inside = workers.at_pipe(history, job, node, far, writing)
+    outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
-    if inside and not writing and (works := other_end.at_work(history, job, node, pipe, inside, name)) is not None:
-        return _found(works, "pipe")
+    if not writing and (inside or not outside):
+        within = other_end.writers(history, job, node, pipe, name, inside)
+        if within is not None:
+            return _found(within, "pipe")
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
-    outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
-    within = other_end.writers(history, job, node, pipe, name) if not (writing or outside) else None
-    if within is not None:
-        return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "a process (no other one holds the other end)"
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
@@ -253,10 +252,8 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         kind = "native" if threads.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
-        if (locked := polling.locked_by_others(history, node)) is not None:
-            return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
-        if (own := polling.locked_by_itself(history, node)) is not None:
-            return _lock(node, own, (node.pid,))
+        if (locked := polling.locked(history, node)) is not None:
+            return _lock(node, *locked)
         if polling.polls_a_file(history, node):
             return _file(history, node)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
@@ -280,6 +277,6 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
 
 def _supervised(history: History, job: Job, node: Node) -> tuple[Node, ...]:
     """The threads, or else the processes, after which a loop of this thread asks."""
-    inside = threads.worked_for(history, threads.other_threads(history, job, node))
+    inside = threads.worked_for(threads.other_threads(history, job, node))
     children = [m.pid for m in job.children(node.pid) if m.alive and m.role not in ("service", "worker")]
     return tuple(inside) or _nodes(history, job, tuple(children))

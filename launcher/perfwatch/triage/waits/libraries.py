@@ -2,27 +2,30 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import takewhile
 
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.moving.progress import training_thread
 from perfwatch.triage.present import open_file
-from perfwatch.triage.roles.job import Job, Member
+from perfwatch.triage.roles.job import Job
 from perfwatch.triage.roles.ray_train import RUNS
 from perfwatch.triage.waits.locks import A_REMOTE_CALL
 from perfwatch.triage.waits.node import (
     ENDLESS_SECONDS,
+    EVENT_LOOP,
     NATIVE_WAIT,
     End,
     Found,
     Node,
     has_timeout,
+    led_to,
     node_of,
     waits_forever,
 )
-from perfwatch.triage.waits.polling import source_of, waits_for_work
+from perfwatch.triage.waits.polling import waits_for_work
 from perfwatch.triage.waits.threads import other_threads, worked_for
+from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, installed_as, is_user, own_frames, package_of, tags, tags_of
 from perfwatch_probes import readings as r
 
@@ -49,12 +52,17 @@ def keeper_of(node: Node) -> str | None:
     if node.stack is None or node.wait is None or node.wait.kind != "poll":
         return None
     frames = own_frames(node.stack)
-    outside = next((number for number, frame in enumerate(frames) if not LOOP.search(frame.file)), len(frames))
-    if not any(map(_turns, frames[:outside])):
-        return None
-    runners = (frame for frame in frames[outside:] if package_of(frame) not in RUN_FOR_OTHERS)
-    first = next(runners, None)
+    loop = list(takewhile(lambda frame: LOOP.search(frame.file), frames))
+    runners = (frame for frame in frames[len(loop) :] if package_of(frame) not in RUN_FOR_OTHERS)
+    first = next(runners, None) if any(map(_turns, loop)) else None
     return installed_as(first) if first is not None else None
+
+
+def _at_own_code(history: History, job: Job, node: Node) -> Found | None:
+    """The threads beside one that are at something of the program's own; None where there are none."""
+    others = worked_for(other_threads(history, job, node))
+    own = tuple(other for other in others if other.stack is not None and any(map(is_user, own_frames(other.stack))))
+    return led_to(own) if own else None
 
 
 def of_a_library(history: History, job: Job, node: Node) -> Found | None:
@@ -62,11 +70,8 @@ def of_a_library(history: History, job: Job, node: Node) -> Found | None:
     library = keeper_of(node) if node.motion.frozen and node.tid == node.pid else None
     if library is None or _waits_for_the_training(history, node):
         return None
-    others = worked_for(history, other_threads(history, job, node))
-    own = tuple(other for other in others if other.stack is not None and any(map(is_user, own_frames(other.stack))))
-    if own:
-        return f"thread {own[0].name or own[0].tid}", own, None
-    return f"visitors, in an event loop of {library}: it is at rest, and nothing is asked of it", (), End("idle", node)
+    told = f"visitors, in an event loop of {library}: it is at rest, and nothing is asked of it"
+    return _at_own_code(history, job, node) or (told, (), End("idle", node))
 
 
 def _turns(frame: r.Frame) -> bool:
@@ -96,24 +101,31 @@ def caller(history: History, job: Job, node: Node) -> Found | None:
     """Where the wait of a rank for its next call leads: to a thread of its own that is at something, or to its driver."""
     if node.role != "rank" or not node.motion.frozen or not between_calls(node):
         return None
-    others = worked_for(history, other_threads(history, job, node))
-    own = tuple(other for other in others if other.stack is not None and any(map(is_user, own_frames(other.stack))))
-    if own:
-        return f"thread {own[0].name or own[0].tid}", own, None
-    driver = _above(job, node)
-    if driver is None:
-        return ITS_NEXT_CALL, (), End(NATIVE_WAIT, node, detail=ITS_NEXT_CALL)
-    return f"pid {driver.pid} to call it", (node_of(history, job, driver.pid),), None
+    if (own := _at_own_code(history, job, node)) is not None:
+        return own
+    above = job.lineage(
+        job.members[node.pid].process.parent_pid
+    )  # the nearest program that is neither Ray's own nor a rank
+    programs = (one for one in above if one.process.python and one.role not in ("service", "rank") and one.alive)
+    if (driver := next(programs, None)) is not None:
+        return f"pid {driver.pid} to call it", (node_of(history, job, driver.pid),), None
+    return ITS_NEXT_CALL, (), End(NATIVE_WAIT, node, detail=ITS_NEXT_CALL)
 
 
 def makers(history: History, job: Job, node: Node) -> Found | None:
-    """Where a wait for what others make leads: to the actors and tasks that are in a call now; of those that move to them alone."""
+    """Where a wait for what others make leads: to the actors and tasks that are in a call now; of those that move to them alone.
+
+    Calls that wait for other ranks are left out. What the calls of an actor with an event loop wait for is on no stack.
+    """
     if "remote_get" not in node.inner or not node.motion.frozen:
         return None
-    calls = history.once(("calls of Ray",), lambda: _calls(history, job))
-    if any(pid != node.pid for pid in calls.in_coroutines):
+    others = [pid for pid in serving(job) if pid != node.pid]
+    keys = [key for pid in others for key in history.of(r.Stack, pid) if key[1] != pid]
+    stacks = (history.latest(r.Stack, *key) for key in keys)
+    if any(one is not None and EVENT_LOOP in tags(one.reading) for one in stacks):
         return None
-    at_work = [one for one in calls.nodes if one.pid != node.pid]
+    calls = [one for pid in others for one in _executing(history, job, pid)]
+    at_work = [one for one in calls if not any_tag(one.tags, "collective", "rendezvous")]
     found = [one for one in at_work if one.motion.frozen is False] or at_work
     if not found:
         return None
@@ -121,35 +133,12 @@ def makers(history: History, job: Job, node: Node) -> Found | None:
     return f"pid {' or '.join(pids[:SHOWN])} to return from a call", tuple(found), None
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """What the actors and tasks of a machine are at."""
-
-    nodes: tuple[Node, ...]  # in a call, and not in one that waits for other ranks
-    in_coroutines: tuple[int, ...]  # pids of those whose calls may be on no stack
-
-
-def _calls(history: History, job: Job) -> _Calls:
-    pids = serving(job)
-    nodes = (one for pid in pids for one in _executing(history, job, pid))
-    return _Calls(
-        tuple(one for one in nodes if not any_tag(one.tags, "collective", "rendezvous")),
-        tuple(pid for pid in pids if _in_coroutines(history, pid)),
-    )
-
-
 def serving(job: Job) -> tuple[int, ...]:
     """The living processes of a job in which Ray runs actors and tasks, not Ray's own."""
-    return tuple(
-        member.pid
-        for member in job.members.values()
-        if member.alive and member.process.python and member.role != "service"
-        if (above := job.members.get(member.process.parent_pid)) is not None and _is_raylet(above)
-    )
-
-
-def _is_raylet(member: Member) -> bool:
-    return bool(member.process.command) and member.process.command[0].rpartition("/")[2] == RAYLET
+    programs = {pid: member.process.command for pid, member in job.members.items()}
+    raylets = {pid for pid, command in programs.items() if command and command[0].rpartition("/")[2] == RAYLET}
+    python = (one for one in job.members.values() if one.alive and one.process.python and one.role != "service")
+    return tuple(one.pid for one in python if one.process.parent_pid in raylets)
 
 
 def _executing(history: History, job: Job, pid: int) -> Iterator[Node]:
@@ -165,25 +154,12 @@ def _executing(history: History, job: Job, pid: int) -> Iterator[Node]:
             yield one
 
 
-def _in_coroutines(history: History, pid: int) -> bool:
-    """Whether a thread of an actor is in an event loop: what its calls wait for is on no stack."""
-    stacks = (history.latest(r.Stack, *key) for key in history.of(r.Stack, pid) if key[1] != pid)
-    return any(one is not None and "asyncio" in tags(one.reading) for one in stacks)
-
-
-def _above(job: Job, node: Node) -> Member | None:
-    """The nearest living program above it that is neither Ray's own nor a rank."""
-    above = job.lineage(job.members[node.pid].process.parent_pid)
-    return next(
-        (one for one in above if one.process.python and one.role not in ("service", "rank") and one.alive), None
-    )
-
-
 def not_yet_done(history: History, job: Job, node: Node) -> Found | None:
     """The ranks that have not come to it, which are at their work or hang; None where all are there, and it should end."""
     if ENDS not in node.inner:
         return None
-    peers = [_trains(history, job, rank) for rank in job.ranks if rank.alive and rank.pid != node.pid]
+    others = (rank for rank in job.ranks if rank.alive and rank.pid != node.pid)
+    peers = [node_of(history, job, rank.pid, training_thread(history, rank)) for rank in others]
     absent = tuple(peer for peer in peers if ENDS not in peer.inner)
     if not absent:
         return None
@@ -212,25 +188,20 @@ def remote_calls(history: History, job: Job, node: Node) -> Found | None:
 
 
 def _ran_before(one: Node, node: Node) -> bool:
-    """Whether a thread has not run since another one fell asleep, by what the kernel remembers of both."""
-    if one.thread is None or one.thread.ran_ago_seconds is None or node.thread is None:
+    """True if a thread has not run since another one fell asleep, by what the kernel remembers of both."""
+    ages = [seen.thread.ran_ago_seconds if seen.thread is not None else None for seen in (one, node)]
+    if ages[0] is None or ages[1] is None:
         return False
-    if node.thread.ran_ago_seconds is None:
-        return False
-    return one.thread_at - one.thread.ran_ago_seconds < node.thread_at - node.thread.ran_ago_seconds - TOGETHER_SECONDS
+    return one.thread_at - ages[0] < node.thread_at - ages[1] - TOGETHER_SECONDS
 
 
 def may_ask(history: History, job: Job, node: Node) -> bool:
     """Whether a rank that waits for what looks like a lock may wait for an answer: the text of its line would tell."""
-    return source_of(history, node) is None and _others_serve(history, job, node)
+    return line_of(history, node.frame) is None and _others_serve(history, job, node)
 
 
 def _others_serve(history: History, job: Job, node: Node) -> bool:
     return any(ENDS in node_of(history, job, rank.pid).inner for rank in job.ranks if rank.pid != node.pid)
-
-
-def _trains(history: History, job: Job, rank: Member) -> Node:
-    return node_of(history, job, rank.pid, training_thread(history, rank))
 
 
 def of_peers(history: History, job: Job, node: Node) -> tuple[str, str] | None:

@@ -13,13 +13,13 @@ from perfwatch.triage.present import open_file
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
-from perfwatch.triage.waits.node import NATIVE_WAIT, STDIN, End, Node, culprit, node_of, silence
+from perfwatch.triage.waits.node import NATIVE_WAIT, STDIN, End, Node, culprit, node_of, silence, waited_on
 from perfwatch.triage.waits.outside import asks_elsewhere
 from perfwatch.triage.waits.releasing import ASKED
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_for
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import user_frame
-from perfwatch.verdict import Alternative, Finding
+from perfwatch.verdict import Alternative, Finding, Link
 from perfwatch_probes.readings import Descriptor, Stack
 
 OUTPUTS = (1, 2)
@@ -55,40 +55,36 @@ def undrained(case: Case, chain: Chain) -> Undrained | None:
 
     Not where the training thread itself waits for that program to end: both waits stand in ``blocked_child``.
     """
-    if chain.end.kind != "cycle":
-        return None
-    for link in chain.links:
+    for link in chain.links if chain.end.kind == "cycle" else ():
         member = case.job.members.get(link.pid)
         parent = member.process.parent_pid if member is not None else None
         # The way may begin at the writer as well: the one that should read comes after it then, and leads back to it.
         waiting = [one for one in chain.links if one.pid == parent and (one.depth == link.depth - 1 or not link.depth)]
         if not waiting or (waiting[-1].pid == chain.start.pid and chain.through & ASKED):
             continue
-        writer = node_of(case.history, case.job, link.pid, link.tid)
-        reader = node_of(case.history, case.job, waiting[-1].pid, waiting[-1].tid)
-        pipe = blocked_writing(case, writer)
-        if (
-            pipe is None
-            or pipe.fd not in OUTPUTS
-            or pipe.kind != "pipe"
-            or reader.pid not in pipe.readers
-            or takes(case, reader, pipe)
-        ):
+        found = _not_taken(case, link, waiting[-1])
+        if found is None or found.pipe.fd not in OUTPUTS or found.pipe.kind != "pipe":
             continue
-        if not worked_for(
-            case.history, other_threads(case.history, case.job, reader)
-        ):  # one of those may be to read it
-            return Undrained(writer, reader, pipe, waiting[-1].waits_for)
+        if not worked_for(other_threads(case.history, case.job, found.reader)):  # one of those may be to read it
+            return found
     return None
+
+
+def _not_taken(case: Case, link: Link, following: Link) -> Undrained | None:
+    """A thread that is blocked writing into a full pipe, and another one that could read it and does not."""
+    writer = node_of(case.history, case.job, link.pid, link.tid)
+    reader = node_of(case.history, case.job, following.pid, following.tid)
+    pipe = blocked_writing(case, writer)
+    if pipe is None or reader.pid not in pipe.readers or takes(case, reader, pipe):
+        return None
+    return Undrained(writer, reader, pipe, following.waits_for)
 
 
 def blocked_writing(case: Case, node: Node) -> Descriptor | None:
     """The full pipe into which a thread is blocked writing."""
-    wait = node.wait
-    if wait is None or wait.kind != "write" or wait.fd is None or not node.motion.frozen:
-        return None
-    seen = open_file(case.history, node.pid, node.tid, wait.fd)
-    return seen.reading if seen is not None and seen.reading.kind in ("pipe", "fifo") else None
+    writes = node.wait is not None and node.wait.kind == "write" and node.motion.frozen
+    files = waited_on(case.history, node) if writes else []
+    return next((file for file in files if file.kind in ("pipe", "fifo")), None)
 
 
 def takes(case: Case, reader: Node, pipe: Descriptor) -> bool:
@@ -111,13 +107,9 @@ def unread(case: Case, chain: Chain) -> Undrained | None:
         beyond = end.node.pid == following.pid or case.job.branch(end.node.pid, following.pid) is not None
         if following.depth != link.depth + 1 or link.pid == following.pid or reader is None or not beyond:
             continue
-        writer = node_of(case.history, case.job, link.pid, link.tid)
-        other = node_of(case.history, case.job, following.pid, following.tid)
-        pipe = blocked_writing(case, writer)
-        if pipe is None or other.pid not in pipe.readers or takes(case, other, pipe):
-            continue
-        if reader.role not in ("worker", "pool_worker") and not case.job.of_multiprocessing(reader):
-            return Undrained(writer, other, pipe, following.waits_for)
+        of_a_pool = reader.role in ("worker", "pool_worker") or case.job.of_multiprocessing(reader)
+        if not of_a_pool and (found := _not_taken(case, link, following)) is not None:
+            return found
     return None
 
 

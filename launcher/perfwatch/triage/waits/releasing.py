@@ -47,18 +47,16 @@ def blocked_beside(case: Case, chain: Chain) -> list[Node]:
 
 
 def partners(case: Case, chain: Chain) -> list[Node]:
-    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
-    end = chain.end
+    """The threads that wait together with the end: those on the cycle, or those of its process that wait for ever too."""
+    end, start = chain.end, (chain.start.pid, chain.start.tid)
     if end.kind != "cycle":
         shared = end.node.wait is not None and end.node.wait.shared
         nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not shared]
         return [node for node in nodes if not idle(node)]
-    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
-    start, last = (chain.start.pid, chain.start.tid), (end.node.pid, end.node.tid)
-    keys = [key for key in on if key not in (last, start)]
-    if start in on and start != last and not keys:
-        keys = [start]
-    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
+    keys = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
+    others = [key for key in keys if key != (end.node.pid, end.node.tid)]
+    beside = [key for key in others if key != start] or others
+    return [node_of(case.history, case.job, pid, tid) for pid, tid in beside]
 
 
 def held_up(end: Node, beside: list[Node]) -> list[Node]:
@@ -179,12 +177,13 @@ def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
     if in_kernel(case.history, node.pid):
         return None
     elsewhere = may_be_elsewhere(case, chain.end)
+    what = f"for {ANSWER}" if chain.end.detail == ANSWER else f"in {called_from(chain.end)}, for what cannot be seen"
     return hung(
         case,
         CAUSE,
         chain,
         owner="unknown",
-        summary=f"{who(chain)} waits {_for_what(chain.end)}; nothing that might bring it works: "
+        summary=f"{who(chain)} waits {what}; nothing that might bring it works: "
         "no other thread of its process, and no process that it started"
         + ("; who answers may be on another machine" if elsewhere else ""),
         patience=temporal(case),
@@ -194,29 +193,14 @@ def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
     )
 
 
-def _for_what(end: End) -> str:
-    return f"for {ANSWER}" if end.detail == ANSWER else f"in {called_from(end)}, for what cannot be seen"
-
-
 def may_be_elsewhere(case: Case, end: End) -> bool:
-    """Whether a wait is for what others of a cluster make, and another machine keeps in touch; or for a call of nobody knows whom."""
-    return end.detail == ITS_NEXT_CALL or ("remote_get" in end.node.inner and _in_touch(case, end.node.pid))
-
-
-def _in_touch(case: Case, pid: int) -> bool:
-    files = (case.history.latest(Descriptor, *key) for key in case.history.of(Descriptor, pid))
-    known = ((one.reading.socket, case.at - one.at) for one in files if one is not None)
-    remote = (
-        (socket, age) for socket, age in known if socket is not None and _host(socket.local) != _host(socket.peer)
-    )
-    return any(
-        socket.received_ago_seconds is not None and socket.received_ago_seconds + age <= ALIVE_SECONDS
-        for socket, age in remote
-    )
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]
+    """True if a wait is for what others of a cluster make, and another machine keeps in touch; or for a call of unknown origin."""
+    keys = case.history.of(Descriptor, end.node.pid) if "remote_get" in end.node.inner else ()
+    files = [seen for key in keys if (seen := case.history.latest(Descriptor, *key)) is not None]
+    known = [(one.reading.socket, case.at - one.at) for one in files if one.reading.socket is not None]
+    remote = [(one, age) for one, age in known if one.local.rpartition(":")[0] != one.peer.rpartition(":")[0]]
+    ages = [one.received_ago_seconds + age for one, age in remote if one.received_ago_seconds is not None]
+    return end.detail == ITS_NEXT_CALL or min(ages, default=ALIVE_SECONDS + 1) <= ALIVE_SECONDS
 
 
 def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:

@@ -2,25 +2,24 @@
 
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, dominant, python_threads
-from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, bringers, may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
     End,
+    Found,
     Node,
-    gives,
+    beside,
     has_timeout,
     in_event_loop,
-    is_typed_at,
+    led_to,
     node_of,
     silence,
     waits_forever,
 )
-from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.waits.workers import idle
-from perfwatch.triage.words.code import names
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags, tags_of
 from perfwatch_probes import readings as r
 
@@ -60,27 +59,16 @@ def ticks(node: Node) -> bool:
     return (node.motion.switches_per_second or 0.0) >= HEARTBEATS_PER_SECOND
 
 
-def hands_over(history: History, node: Node) -> bool:
-    """Whether the loop that a thread turns in may give something to others now and then, as any coroutine of an event loop may."""
-    if in_event_loop(node):
-        return True
-    source = source_of(history, node)
-    return source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
-
-
 def may_act(history: History, node: Node) -> bool:
-    """Whether a thread runs, did so a moment ago in the midst of its work, or may wake by itself: no heartbeat that hands nothing over."""
+    """True if a thread runs, did so a moment ago in the midst of its work, or may do something for others when it wakes by itself.
+
+    A heartbeat does not. A loop of an event loop, or one that calls anything else, may hand something over now and then.
+    """
     if waits_forever(node):
         ran = node.motion.ran_ago_seconds
         return ran is not None and ran < JUST_NOW_SECONDS and "queue_get" not in node.inner
-    return not ticks(node) or hands_over(history, node)
-
-
-def parks(history: History, node: Node) -> bool:
-    """Whether a thread only keeps its process alive: it sleeps in a loop without end that does nothing else."""
-    source = source_of(history, node)
-    sleeps = node.wait is not None and node.wait.kind == "sleep"
-    return sleeps and source is not None and bool(source.loops) and not hands_over(history, node)
+    source = line_of(history, node.frame)
+    return not ticks(node) or in_event_loop(node) or source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
 
 
 def asked_by_library(history: History, job: Job, node: Node) -> tuple[Node, ...]:
@@ -91,35 +79,26 @@ def asked_by_library(history: History, job: Job, node: Node) -> tuple[Node, ...]
     libraries = {package_of(frame) for frame in inner if HAS_THREADS in tags_of(frame.function, frame.file)} - {None}
     return tuple(
         other
-        for other in _beside(history, job, node)
+        for other in beside(history, job, node)
         if other.stack is not None and any(package_of(frame) in libraries for frame in other.stack.frames)
     )
 
 
 def queue_feeders(history: History, job: Job, node: Node) -> tuple[Node, ...]:
     """The threads that write what was put into queues between processes, which a process joins before it ends."""
-    return tuple(
-        one
-        for one in _beside(history, job, node)
-        if "feeder" in one.tags and one.wait is not None and one.wait.kind == "write"
-    )
-
-
-def _beside(history: History, job: Job, node: Node) -> list[Node]:
-    return [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+    writing = (one for one in beside(history, job, node) if one.wait is not None and one.wait.kind == "write")
+    return tuple(one for one in writing if "feeder" in one.tags)
 
 
 def gil_holder(history: History, node: Node) -> int | None:
     """The thread that owns the GIL all the time while this one asks for it again and again; None if it is not so."""
     if not _asks_for_gil(history, node):
         return None
-    owners: set[int] = set()
-    for tid in python_threads(history, node.pid):
-        for seen in history.series(r.Stack, node.pid, tid, seconds=WINDOW_SECONDS):
-            if seen.reading.owns_gil:
-                owners.add(tid)
-    owners.discard(node.tid)
-    return owners.pop() if len(owners) == 1 else None
+    dumps = {
+        tid: history.series(r.Stack, node.pid, tid, seconds=WINDOW_SECONDS) for tid in python_threads(history, node.pid)
+    }
+    owners = [tid for tid, looks in dumps.items() if tid != node.tid and any(one.reading.owns_gil for one in looks)]
+    return owners[0] if len(owners) == 1 else None
 
 
 def _asks_for_gil(history: History, node: Node) -> bool:
@@ -136,60 +115,49 @@ def _asks_for_gil(history: History, node: Node) -> bool:
     return wait.remaining_seconds is not None and wait.remaining_seconds <= GIL_WAIT_SECONDS
 
 
+def _owned_gil(history: History, node: Node) -> list[bool]:
+    """In each dump that tells the owner of the GIL: did a thread own it?"""
+    looks = (one.reading.owns_gil for one in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS))
+    return [one for one in looks if one is not None]
+
+
 def without_gil(history: History, node: Node) -> bool:
-    """Whether a running thread was never seen to own the GIL: it is in native code that released it."""
-    known = [
-        seen.reading.owns_gil
-        for seen in history.series(r.Stack, node.pid, node.tid, seconds=OWNER_SECONDS)
-        if seen.reading.owns_gil is not None
-    ]
+    """True if a running thread was never seen to own the GIL: it is in native code that released it."""
+    known = _owned_gil(history, node)
     return len(known) >= 2 and not any(known)
 
 
 def gil_waiters(history: History, job: Job, owner: Node) -> tuple[int, ...]:
     """Threads that ask for the GIL again and again while this one was seen to own it in every look."""
-    looks = [
-        seen.reading
-        for seen in history.series(r.Stack, owner.pid, owner.tid, seconds=OWNER_SECONDS)
-        if seen.reading.owns_gil is not None
-    ][-OWNER_LOOKS:]
-    if len(looks) < 2 or not all(look.owns_gil for look in looks):
+    known = _owned_gil(history, owner)[-OWNER_LOOKS:]
+    if len(known) < 2 or not all(known):
         return ()
-    others = (node_of(history, job, owner.pid, tid) for tid in python_threads(history, owner.pid) if tid != owner.tid)
-    return tuple(other.tid for other in others if _asks_for_gil(history, other))
+    return tuple(other.tid for other in beside(history, job, owner) if _asks_for_gil(history, other))
 
 
-def waits(history: History, job: Job, node: Node) -> tuple[str, tuple[Node, ...], End | None]:
+def waits(history: History, job: Job, node: Node) -> Found:
     """A thread in a futex (or asleep in a selector): which other thread could let it go on?"""
-    feeders = queue_feeders(history, job, node) if "feeder_join" in node.inner else ()
-    if feeders:
-        return f"thread {feeders[0].name or feeders[0].tid} to hand over what was put into a queue", feeders, None
-    native = in_native_code(history, node)
-    asked = () if native else asked_by_library(history, job, node)
-    if asked:
-        return f"thread {asked[0].name or asked[0].tid}", asked, None
+    if "feeder_join" in node.inner and (feeders := queue_feeders(history, job, node)):
+        return led_to(feeders, " to hand over what was put into a queue")
+    native, what = in_native_code(history, node), awaited(node)
+    if not native and (asked := asked_by_library(history, job, node)):
+        return led_to(asked)
     others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll" and not native
     if polls and "asyncio" in node.inner and node.wait is not None and not node.wait.forever:
         # with a timer it goes on by itself, and not by who waits for a future of its
         others = [other for other in others if "futures_wait" not in other.inner]
-    if any_tag(node.inner, "thread_join", "futures_wait") or polls:
-        joined = worked_for(history, others)
-        if joined:
-            return f"thread {joined[0].name or joined[0].tid}", tuple(joined), None
-    if not native and awaited(node) != A_LOCK:
-        known = bringers(history, node, others)
-        if known:
-            return f"{awaited(node)}, from thread {known[0].name or known[0].tid}", tuple(known), None
+    if (polls or any_tag(node.inner, "thread_join", "futures_wait")) and (joined := worked_for(others)):
+        return led_to(joined)
+    if not native and what != A_LOCK and (known := bringers(history, node, others)):
+        return f"{what}, from thread {known[0].name or known[0].tid}", tuple(known), None
     unsure = False
-    if awaited(node) == A_LOCK and not native:
+    if what == A_LOCK and not native:
         others, unsure = may_own(history, node, others)
     ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
-    leading = [one for one in others if _leads_on(history, one) and (not native or may_serve(node, one))]
+    leading = [one for one in others if _leads_on(one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
-    if leading:
-        return f"thread {leading[0].name or leading[0].tid}", tuple(leading), None
-    return _ends_here(history, job, node, others, unsure=unsure)
+    return led_to(leading) if leading else _ends_here(history, job, node, others, unsure=unsure)
 
 
 def _ends_here(
@@ -245,9 +213,9 @@ def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:
     return tuple(pid for pid in found if awaited(node_of(history, job, pid)) != ROOM) or found
 
 
-def worked_for(history: History, others: list[Node]) -> list[Node]:
-    """Of the threads of a process, those that somebody who joins or supervises them may wait for: not heartbeats, not idle ones."""
-    return [other for other in others if not ticks(other) and not _listens(history, other) and not idle(other)]
+def worked_for(others: list[Node]) -> list[Node]:
+    """Of the threads of a process, those that may do what a thread that joins or supervises them waits for."""
+    return [other for other in others if not ticks(other) and not idle(other)]
 
 
 def other_threads(history: History, job: Job, node: Node) -> list[Node]:
@@ -255,8 +223,7 @@ def other_threads(history: History, job: Job, node: Node) -> list[Node]:
 
     A thread that Python knows and that has no frame (autograd's engine between two passes) holds nothing of Python's.
     """
-    others = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    return [other for other in others if not (_is_service(history, other) or _is_frameless(history, other))]
+    return [one for one in beside(history, job, node) if not (_is_service(history, one) or _is_frameless(history, one))]
 
 
 def _is_frameless(history: History, node: Node) -> bool:
@@ -264,27 +231,17 @@ def _is_frameless(history: History, node: Node) -> bool:
     return node.stack is None and seen is not None and not seen.reading.frames
 
 
-def _leads_on(history: History, node: Node) -> bool:
-    """Whether a thread stands still in a wait that leads further, or in one that is not for a lock."""
-    if node.motion.frozen is not True and node.state not in ("T", "t", "D"):
+def _leads_on(node: Node) -> bool:
+    """True if a thread stands still in a wait that leads further, or in one that is not for a lock."""
+    held = node.state in ("T", "t", "D")
+    if (node.motion.frozen is not True and not held) or node.inner == frozenset({"serve"}):
         return False
-    if _listens(history, node) or node.inner == frozenset({"serve"}):
-        return False
-    if any_tag(node.inner, *LEADING_TAGS) or node.state in ("T", "t", "D"):
+    if any_tag(node.inner, *LEADING_TAGS) or held:
         return True
     wait = node.wait
-    if wait is None or wait.kind in ("futex", "poll", "other"):
+    if wait is None or wait.kind in ("futex", "poll", "other", "accept"):
         return False
     return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
-
-
-def _listens(history: History, node: Node) -> bool:
-    """A thread that waits for visitors or for a key: it is idle, not stuck."""
-    if node.wait is None or node.wait.fd is None:
-        return False
-    file = open_file(history, node.pid, node.tid, node.wait.fd)
-    at_terminal = file is not None and file.reading.kind == "tty" and is_typed_at(file.reading)
-    return node.wait.kind == "accept" or (at_terminal and not gives(node.wait, node.wait.fd))
 
 
 def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:
