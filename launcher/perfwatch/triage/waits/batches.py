@@ -38,8 +38,7 @@ def all_nap(case: Case, chain: Chain) -> bool:
     return all(
         end.kind == "sleep"
         and end.node.pid != chain.start.pid
-        and end.node.motion.distinct == 1
-        and not end.node.motion.io_calls
+        and end.node.naps
         and only_asks(case.history, end.node)
         and bursts(case.history, end.node.pid, end.node.tid) < BURSTS
         for end in chain.ends

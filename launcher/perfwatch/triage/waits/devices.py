@@ -93,6 +93,11 @@ def _unseen(history: History, pid: int, node: Node) -> Found | None:
     return ("its GPU, which could not be read", (), End("gpu", node)) if known else None
 
 
+def _on_device(history: History, node: Node) -> bool:
+    """True if a thread is blocked in a call on the driver's files, as in a context that was made to wait without spinning."""
+    return any(file.target.startswith(DEVICE_FILES) for file in waited_on(history, node))
+
+
 def in_driver(history: History, node: Node) -> bool:
     """True if a thread is in an uninterruptible call into the driver, and has been for a while: any call is in state D for a moment."""
     ago, share = node.motion.ran_ago_seconds, node.motion.run_share or 0.0
@@ -226,7 +231,3 @@ def _spins(state: str | None, moved: Motion) -> bool:
 def _stays(node: Node) -> bool:
     """At one line; a thread without Python has none."""
     return node.motion.samples == 0 or node.motion.steady_share >= ONE_LINE
-
-
-def _on_device(history: History, node: Node) -> bool:
-    return any(file.target.startswith(DEVICE_FILES) for file in waited_on(history, node))

@@ -1,4 +1,14 @@
-"""Waits that a library's frames or handles name: its event loop, Ray's actors, torch's remote calls, asynchronous collectives."""
+"""Waits that a library's frames or handles name: its event loop, Ray's actors, torch's remote calls, asynchronous collectives.
+
+An event loop that a library keeps for its visitors (a server, a notebook's kernel) rests without any, and that is no hang. In a loop that
+the program runs itself (``asyncio.run(main())``) its own coroutine waits for something, and so does a training that calls a library
+which runs a loop for it alone (a client's blocking call).
+
+An actor of Ray between two calls keeps nothing waiting. For which actor a ``ray.get`` waits is not known: while one that is in a call or a
+task moves, it is that one.
+
+gloo waits for a collective for as long as it takes, and for a send or receive until its timeout, which is half an hour.
+"""
 
 import re
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
 """What a thread waits for in a futex or an event loop, and which threads hold or bring it, by the functions and lines of both."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.waits.node import Node, in_event_loop, waits_forever
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import inner_frames, short_name, tags_of, user_frames
-from perfwatch_probes.readings import Frame
+from perfwatch_probes import readings as r
 
 A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
@@ -67,11 +67,10 @@ def awaited(node: Node) -> str:
 
 
 def _puts_between_processes(node: Node) -> bool:
-    frames = inner_frames(node.stack) if node.stack is not None else ()
-    shared = node.wait is not None and node.wait.shared
-    return shared and any(
-        "mp_queue_put" in tags_of(one.function, one.file) and one.line < PUTS_BEFORE_LINE for one in frames[:1]
+    inner = (
+        inner_frames(node.stack)[:1] if node.stack is not None and node.wait is not None and node.wait.shared else ()
     )
+    return any("mp_queue_put" in tags_of(one.function, one.file) and one.line < PUTS_BEFORE_LINE for one in inner)
 
 
 def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]:
@@ -79,28 +78,31 @@ def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]
 
     ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. Whoever asks for the same thing waits as well.
     """
-    asked = frozenset(_asked(history, node))
+    asked = _asked(history, node)
     wanted = {(name, call) for name, method in asked for call in LET_GO_ON[method]}
-    return [one for one in others if wanted & _called(history, one) and not asked.intersection(_asked(history, one))]
+    return [one for one in others if wanted & _called(history, one) and not asked & _asked(history, one)]
 
 
-def _asked(history: History, node: Node) -> Iterator[tuple[str, str]]:
+def _asked(history: History, node: Node) -> set[tuple[str, str]]:
     """The last part of the name of the object that a thread waits at, and the method."""
     line = line_of(history, node.frame)
-    for name, method in _split(line.calls if line is not None else ()):
-        if name and method in LET_GO_ON:
-            yield name, method
+    return {one for one in _split(line.calls if line is not None else ()) if one[0] and one[1] in LET_GO_ON}
 
 
 def _called(history: History, node: Node) -> set[tuple[str, str]]:
-    lines = (line_of(history, frame) for frame in user_frames(node.stack)) if node.stack is not None else ()
-    return {call for line in lines if line is not None for call in _split((*line.calls, *line.loop_calls, *line.gives))}
+    lines = (line for _, line in _lines(history, node) if line is not None)
+    return {call for line in lines for call in _split((*line.calls, *line.loop_calls, *line.gives))}
 
 
-def _split(calls: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for call in calls:
-        owner, _, method = call.rpartition(".")
-        yield owner.rpartition(".")[2], method
+def _split(calls: Iterable[str]) -> set[tuple[str, str]]:
+    """Each call as the last part of its object's name, and the method."""
+    parts = (call.rpartition(".") for call in calls)
+    return {(owner.rpartition(".")[2], method) for owner, _, method in parts}
+
+
+def _lines(history: History, node: Node) -> list[tuple[r.Frame, r.SourceLine | None]]:
+    """The program's own frames of a thread, each with its line."""
+    return [(frame, line_of(history, frame)) for frame in user_frames(node.stack)] if node.stack is not None else []
 
 
 def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
@@ -120,41 +122,39 @@ def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node
 
 
 def holds(history: History, node: Node, lock: str) -> bool:
-    """Whether a thread is inside of a ``with`` of a lock of that name, beyond the line that takes it."""
+    """True if a thread is inside of a ``with`` of a lock of that name, beyond the line that takes it."""
     if node.stack is None or (takes_a_lock(history, node.stack) and lock_taken(line_of(history, node.frame)) == lock):
         return False
-    around = (line_of(history, frame) for frame in user_frames(node.stack))
-    return any(one is not None and lock in names(one.within) for one in around)
+    return any(line is not None and lock in names(line.within) for _, line in _lines(history, node))
 
 
 def acquires(history: History, node: Node, lock: str) -> bool:
-    """Whether a thread stands in a loop that takes a lock of that name by ``acquire``, and not at that call: it may have it now."""
+    """True if a thread is in a loop that takes a lock of that name by ``acquire``, and not at that call: it may have it now."""
     if node.stack is None or takes_a_lock(history, node.stack):
         return False
-    around = (line_of(history, frame) for frame in user_frames(node.stack))
-    called = (call.rpartition(".") for one in around if one is not None for call in one.loop_calls)
-    return any(name == "acquire" and of.rpartition(".")[2] == lock for of, _, name in called)
+    return any(line is not None and (lock, "acquire") in _split(line.loop_calls) for _, line in _lines(history, node))
 
 
-def takes_again(history: History, node: Node) -> Frame | None:
+def takes_again(history: History, node: Node) -> r.Frame | None:
     """Where a thread took the lock that it waits for, if it is within a ``with`` of that name in a caller of the same class or file.
 
-    A lock that is no ``RLock`` is not given twice, to nobody.
+    A lock that is no ``RLock`` is not given twice.
     """
     lock = lock_taken(line_of(history, node.frame))
     if not lock or node.stack is None or node.frame is None:
         return None
     if "mp_lock" not in node.inner and not takes_a_lock(history, node.stack):
         return None
-    frames, mine = user_frames(node.stack), (node.frame.file, node.frame.function.rpartition(".")[0])
-    for frame in frames[1:]:
-        line = line_of(history, frame)
-        if line is not None and lock in names(line.within) and (frame.file, frame.function.rpartition(".")[0]) == mine:
-            return frame
-    return None
+    callers = _lines(history, node)[1:]
+    within = (frame for frame, line in callers if line is not None and lock in names(line.within))
+    return next((frame for frame in within if _class_of(frame) == _class_of(node.frame)), None)
+
+
+def _class_of(frame: r.Frame) -> tuple[str, str]:
+    return frame.file, frame.function.rpartition(".")[0]
 
 
 def free(history: History, node: Node) -> bool:
-    """Whether all lines of the program's own on its stack were read, and none of them is in a ``with``."""
-    lines = [line_of(history, frame) for frame in user_frames(node.stack)] if node.stack is not None else []
-    return bool(lines) and all(line is not None and not line.within for line in lines)
+    """True if all lines of the program's own on its stack were read, and none of them is in a ``with``."""
+    lines = _lines(history, node)
+    return bool(lines) and all(line is not None and not line.within for _, line in lines)

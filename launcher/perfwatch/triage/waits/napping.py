@@ -1,6 +1,7 @@
 """A thread, or a child and all that it has started, that naps and asks again and again: what it waits for may come in the end, or never.
 
-A program that naps itself uses nothing. A shell cannot: it starts ``sleep``, and for each look ``grep``, ``test`` or ``curl``."""
+A program that naps itself uses nothing. A shell cannot: it starts ``sleep``, and for each look ``grep``, ``test`` or ``curl``.
+"""
 
 from dataclasses import dataclass
 

@@ -58,12 +58,8 @@ class Node:
     @property
     def naps(self) -> bool:
         """Whether it sleeps a little, again and again at one place, and reads and writes nothing in between."""
-        return (
-            self.wait is not None
-            and self.wait.kind == "sleep"
-            and self.motion.distinct <= 1
-            and not self.motion.io_calls
-        )
+        sleeps = self.wait is not None and self.wait.kind == "sleep"
+        return sleeps and self.motion.distinct <= 1 and not self.motion.io_calls
 
 
 def has_timeout(node: Node) -> bool:

@@ -1,7 +1,8 @@
 """The other end of a pipe or a connection: which way a thread waits there, and which process or thread uses that end.
 
 A ``multiprocessing.Pipe`` that is made before a fork stays open in every process that is forked later. So the exit of the process that it
-was made for closes nothing, and the reader is never told."""
+was made for closes nothing, and the reader is never told.
+"""
 
 from collections.abc import Iterable
 from shlex import quote

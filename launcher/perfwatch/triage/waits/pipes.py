@@ -1,4 +1,8 @@
-"""Pipes and terminals that block a thread: a full one that is not read, an empty one that is not written to, a question on stdin."""
+"""Pipes and terminals that block a thread: a full one that is not read, an empty one that is not written to, a question on stdin.
+
+A program that was started with a pipe for its stderr, of which its parent reads stdout only, stops after some 64 KiB of warnings. A
+worker of a loader or a pool that does not take what it is sent is ``stuck_worker``.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise

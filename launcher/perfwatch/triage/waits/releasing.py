@@ -172,7 +172,12 @@ def partner_named(node: Node, end: End, lock: str) -> str:
 
 
 def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
-    """That a thread waits in native code for what does not come; None while anything works for it."""
+    """A thread waits in native code while nothing of its process works; None while a thread reads through a mapping.
+
+    A queue of C++ that is not filled, a peer that an RPC library has lost and a lock of a library look like a long request of which no byte
+    has come yet. So it is given the full hang timeout, and is never certain. What asks other machines for what they make (``ray.get``) may
+    wait for hours, and nothing here is seen to work: that stays a suspicion.
+    """
     node = chain.end.node
     if in_kernel(case.history, node.pid):
         return None

@@ -1,7 +1,7 @@
 """Waits inside one process: locks, conditions, joins and the GIL, and which of its other threads may end them."""
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, dominant, python_threads
+from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, bringers, may_own
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
@@ -20,7 +20,7 @@ from perfwatch.triage.waits.node import (
 )
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags_of
 from perfwatch_probes import readings as r
 
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
@@ -223,12 +223,14 @@ def other_threads(history: History, job: Job, node: Node) -> list[Node]:
 
     A thread that Python knows and that has no frame (autograd's engine between two passes) holds nothing of Python's.
     """
-    return [one for one in beside(history, job, node) if not (_is_service(history, one) or _is_frameless(history, one))]
+    return [
+        one for one in beside(history, job, node) if not any_tag(one.tags, *SERVICE_TAGS) and _has_frames(history, one)
+    ]
 
 
-def _is_frameless(history: History, node: Node) -> bool:
+def _has_frames(history: History, node: Node) -> bool:
     seen = history.latest(r.Stack, node.pid, node.tid)
-    return node.stack is None and seen is not None and not seen.reading.frames
+    return node.stack is not None or seen is None or bool(seen.reading.frames)
 
 
 def _leads_on(node: Node) -> bool:
@@ -257,8 +259,3 @@ def sharers(job: Job, node: Node) -> tuple[int, ...]:
     """Other living processes of the job that may hold a lock between processes."""
     members = [m for m in job.members.values() if m.alive and m.role not in ("service", "launcher")]
     return tuple(m.pid for m in members if m.pid != node.pid and m.process.python)
-
-
-def _is_service(history: History, node: Node) -> bool:
-    stack = dominant(history, node.pid, node.tid)
-    return stack is not None and any_tag(tags(stack.reading), *SERVICE_TAGS)

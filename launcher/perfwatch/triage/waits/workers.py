@@ -209,21 +209,16 @@ def at_work_first(history: History, job: Job, files: Iterable[r.Descriptor]) -> 
 
     An event loop waits on everything at once, and a server of its own that is never to end is one of them.
     """
-
-    def order(file: r.Descriptor) -> int:
-        if not is_pidfd(file):
-            return 0
-        stands = file.watched_pid is not None and node_of(history, job, file.watched_pid).motion.frozen is True
-        return 1 if stands else -1
-
-    return sorted(files, key=order)
+    pids = {file.fd: file.watched_pid for file in files if is_pidfd(file)}
+    stand = {fd for fd, pid in pids.items() if pid is not None and node_of(history, job, pid).motion.frozen is True}
+    return sorted(files, key=lambda file: (file.fd in stand) - (file.fd in pids and file.fd not in stand))
 
 
 def _one_of(history: History, job: Job, node: Node, wanted: int | None) -> Found:
     members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
     if wanted is None and any(m.alive and m.role != "worker" for m in members):
         members = [m for m in members if m.alive and m.role != "worker"]
-    return _others(history, job, node, [m for m in members if not ended_before(history, node, m)], "child")
+    return _others(history, job, node, members, "child")
 
 
 def begun(history: History, job: Job, node: Node) -> Found | None:
@@ -241,16 +236,8 @@ def begun(history: History, job: Job, node: Node) -> Found | None:
 
 def joined(history: History, job: Job, node: Node) -> Found:
     """The thread joins one or more processes."""
-    members = [m for m in job.children(node.pid) if m.role != "service" and not ended_before(history, node, m)]
+    members = [m for m in job.children(node.pid) if m.role != "service"]
     return _others(history, job, node, members, "process")
-
-
-def ended_before(history: History, node: Node, member: Member) -> bool:
-    """Whether a process was known to be gone when the thread began to wait: nobody waits for the end of that one."""
-    if member.alive or node.thread is None or node.wait is None or not node.wait.forever:
-        return False
-    known = history.series(r.ProcessEnded, member.pid)[0].at
-    return known < node.thread_at - (node.thread.ran_ago_seconds or 0.0)
 
 
 def _others(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
