@@ -11,7 +11,7 @@ from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
 from perfwatch.triage.waits.locks import HELD, awaited
-from perfwatch.triage.waits.node import End, Found, Node, gives, is_typed_at, node_of, waited_on
+from perfwatch.triage.waits.node import End, Node, gives, is_typed_at, node_of, waited_on
 from perfwatch.triage.words.frames import any_tag, collective_name, show
 from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
@@ -54,7 +54,7 @@ def step(history: History, job: Job, node: Node) -> Edge:
         return ending("stopped", node, "SIGCONT: the process is stopped")
     if node.state == "t":
         return ending("traced", node, "its tracer")
-    for look in (_by_library, _by_device, _by_descriptor, _by_call):
+    for look in (_by_library, _by_descriptor, _by_call):
         edge = look(history, job, node)
         if edge is not None:
             return edge
@@ -71,11 +71,11 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("input", node, "input at the debugger's prompt")
     for kind, look in OF_LIBRARIES:
         if (found := look(history, job, node)) is not None:
-            return _found(found, kind)
+            return Edge(kind, *found)
     if "loader_wait" in inner:
-        return _found(workers.loader(history, job, node), "loader")
+        return Edge("loader", *workers.loader(history, job, node))
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:
-        return _found(found, "pool")
+        return Edge("pool", *found)
     if "rendezvous" in inner:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in inner:
@@ -83,20 +83,21 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if (theirs := libraries.of_peers(history, job, node)) is not None:
         return ending("collective", node, theirs[0], detail=theirs[1])
     if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
-        return _found(young, "child")
+        return Edge("child", *young)
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
         # communicate() reads on where a child has ended and what it left behind still holds its output: the pipe tells more
         if not other_end.outlived(history, job, node):
-            return _found(workers.child(history, job, node), "child")
+            return Edge("child", *workers.child(history, job, node))
         known = waited_on(history, node)
         return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):
-        return _found(workers.joined(history, job, node), "join_process")
+        return Edge("join_process", *workers.joined(history, job, node))
     if "file_lock" in inner:
         return _file(history, node)
-    return None
+    card = devices.edge(history, job, node)  # waits for a card look like a computation
+    return None if card is None else Edge("gpu", *card)
 
 
 def _file(history: History, node: Node) -> Edge:
@@ -104,27 +105,11 @@ def _file(history: History, node: Node) -> Edge:
     return ending("file_poll", node, polling.in_words(history, node, path), detail=path)
 
 
-def _by_device(history: History, job: Job, node: Node) -> Edge | None:
-    """Waits for a card, which look like a computation."""
-    found = devices.edge(history, job, node)
-    return None if found is None else _found(found, "gpu")
-
-
-def _found(found: Found, kind: str) -> Edge:
-    waits_for, targets, end = found
-    return Edge(kind, waits_for, targets, end)
-
-
 def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     """Waits on an open file: what lies behind the descriptor decides."""
-    wait = node.wait
-    if wait is None:
-        return None
-    for file in workers.at_work_first(history, job, waited_on(history, node)):
-        edge = _behind(history, job, node, wait, file)
-        if edge is not None:
-            return edge
-    return None
+    files = workers.at_work_first(history, job, waited_on(history, node))
+    edges = (_behind(history, job, node, node.wait, file) for file in files if node.wait is not None)
+    return next((edge for edge in edges if edge is not None), None)
 
 
 def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor) -> Edge | None:
@@ -133,7 +118,7 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind == "tty":
         return _terminal(node, file)
     if (child := workers.ends(history, job, node, file)) is not None:
-        return _found(child, "child")
+        return Edge("child", *child)
     if file.kind in ("pipe", "fifo"):
         return _pipe(history, job, node, wait, file)
     if file.kind == "socket" and file.socket is not None:
@@ -141,13 +126,8 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if wait.kind == "lock":
         return _lock(node, file, file.lock_holders)
     if wait.kind in ("read", "write", "sync", "stat") and file.kind in ("file", "directory"):
-        return ending(
-            "storage",
-            node,
-            f"{wait.call} of {file.target} on {file.mount or 'a disk'}",
-            descriptor=file,
-            detail=file.target,
-        )
+        what = f"{wait.call} of {file.target} on {file.mount or 'a disk'}"
+        return ending("storage", node, what, descriptor=file, detail=file.target)
     return None
 
 
@@ -162,25 +142,18 @@ def _terminal(node: Node, file: r.Descriptor) -> Edge:
 def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
     held = f", which pid {', '.join(map(str, owners))} holds" if owners else ""
     if owners == (node.pid,):
-        held = (
-            f", which another {'opening' if node.wait and node.wait.forever else 'connection'} of its own process holds"
-        )
-    return ending(
-        "file_lock", node, f"a lock on {file.target}{held}", descriptor=file, others=owners, detail=file.target
-    )
+        opened = "opening" if node.wait and node.wait.forever else "connection"
+        held = f", which another {opened} of its own process holds"
+    told = f"a lock on {file.target}{held}"
+    return ending("file_lock", node, told, descriptor=file, others=owners, detail=file.target)
 
 
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
     if other_end.is_store(history, job, node, socket):
         return ending("rendezvous", node, "a key in the store that was never set", descriptor=file, detail="store")
-    orphaned = other_end.bereft(history, job, node, socket)
-    if orphaned:
-        return Edge("socket", f"pid {orphaned[0].pid}, which was at the other end of a pipe", orphaned)
-    if node.pid in socket.peer_pids:
-        # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
-        far = other_end.lost(history, job, node, socket)
-        if far:
-            return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far)
+    if (ended := other_end.ended_user(history, job, node, socket)) is not None:
+        return Edge("socket", f"pid {ended.pid}, which was at the other end of a pipe", (ended,))
+    if node.pid in socket.peer_pids:  # both ends are its own: a wake-up pipe, or a server in a thread of its own
         own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
         return ending("network", node, own, descriptor=file) if wait.kind == "recv" else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
@@ -215,7 +188,7 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     if not writing and (inside or not outside):
         within = other_end.writers(history, job, node, pipe, name, inside)
         if within is not None:
-            return _found(within, "pipe")
+            return Edge("pipe", *within)
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
@@ -270,7 +243,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         waits_for, targets, end = threads.waits(history, job, node)
         brought = end is not None and end.kind == "lock" and awaited(node) not in HELD
         if brought and (found := workers.calling_back(history, job, node)) is not None:
-            return _found(found, "pool")
+            return Edge("pool", *found)
         return Edge("lock", waits_for, targets, end)
     return None
 

@@ -134,26 +134,33 @@ def outlived(history: History, job: Job, node: Node) -> bool:
     return reads and not any(m.alive for m in job.children(node.pid))
 
 
-def lost(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """The child that is no more, where every living one that may hold the other end waits for this process itself.
+def ended_user(history: History, job: Job, node: Node, socket: r.Socket) -> Node | None:
+    """The child that the other end was made for and that has ended, where all that still hold that end merely inherited it."""
+    if "mp_receive" not in node.inner:
+        return None
+    holders = [m for pid in socket.peer_pids if pid != node.pid and (m := job.members.get(pid))]
+    pid = _forked_with(history, job, node, socket, holders) if holders and socket.peer_inode is not None else None
+    if pid is None and node.pid in socket.peer_pids:
+        pid = _last_ended(history, job, node, holders)
+    return None if pid is None else node_of(history, job, pid)
+
+
+def _last_ended(history: History, job: Job, node: Node, holders: list[Member]) -> int | None:
+    """The last child that has ended, where every living one that may hold the other end waits for this process itself.
 
     Where no other process holds it, a thread of its own that runs or may wake has it as likely as the child had.
     """
-    gone = workers.gone(job, node) if "mp_receive" in node.inner else ()
-    inside = [node_of(history, job, m.pid) for m in _holders(job, node, socket)]
-    if not inside and any(may_act(history, one) for one in other_threads(history, job, node)):
-        return ()
-    idle = all(_talks_to(history, one, node.pid) for one in inside)
-    return (node_of(history, job, gone[-1]),) if gone and idle else ()
+    idle = all(_talks_to(history, node_of(history, job, one.pid), node.pid) for one in holders)
+    own = not holders and any(may_act(history, one) for one in other_threads(history, job, node))
+    gone = workers.gone(job, node) if idle and not own else ()
+    return gone[-1] if gone else None
 
 
-def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[Node, ...]:
-    """The child that an end was made for and that has ended, where all that still hold it merely inherited it.
+def _forked_with(history: History, job: Job, node: Node, socket: r.Socket, holders: list[Member]) -> int | None:
+    """The child that was forked with those that hold an end and wait for this process on pipes of their own.
 
-    Each of them waits for this process on a pipe of its own. It was forked with them: any other child that has ended may have been
-    anything else.
+    Any other child that has ended may have been anything else.
     """
-    holders = _holders(job, node, socket) if "mp_receive" in node.inner and socket.peer_inode is not None else []
     nodes = [node_of(history, job, one.pid) for one in holders]
     inherited = all(
         holder.alive
@@ -166,22 +173,18 @@ def bereft(history: History, job: Job, node: Node, socket: r.Socket) -> tuple[No
     ticks = [one.process.start_ticks for one in holders]
     ended = [m for m in job.children(node.pid) if m.process.python and m.ended is not None]
     beside = [m for m in ended if any(abs(m.process.start_ticks - one) <= AT_ONCE_TICKS for one in ticks)]
-    return (node_of(history, job, _meant(beside, holders).pid),) if inherited and beside else ()
+    return _meant(beside, holders).pid if inherited and beside else None
 
 
 def _meant(ended: list[Member], holders: list[Member]) -> Member:
-    """For whom an end was made that these hold: the last one forked before them, who left it open to them, or else the next one.
+    """For which an end was made that these hold: the last one forked before them, which left it open to them, or else the next one.
 
     Pipes that are made ahead of all forks, and closed in the parent one by one, stay open in those that were forked before.
     """
-    older = [m for m in ended if _started(m) < min(map(_started, holders))]
-    younger = [m for m in ended if _started(m) > max(map(_started, holders))]
+    first, last = min(map(_started, holders)), max(map(_started, holders))
+    older = [m for m in ended if _started(m) < first]
+    younger = [m for m in ended if _started(m) > last]
     return max(older, key=_started) if older else min(younger or ended, key=_started)
-
-
-def _holders(job: Job, node: Node, socket: r.Socket) -> list[Member]:
-    """Processes of the job but this one that hold the other end."""
-    return [m for pid in socket.peer_pids if pid != node.pid and (m := job.members.get(pid))]
 
 
 def _started(member: Member) -> tuple[int, int]:
