@@ -16,7 +16,7 @@ from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits.native_waits import in_native_code
-from perfwatch.triage.waits.node import End, Found, Node, node_of, threads_of, waited_on, waits_forever
+from perfwatch.triage.waits.node import End, Found, Node, led_to, node_of, threads_of, waited_on, waits_forever
 from perfwatch.triage.words.code import calling_line, names
 from perfwatch.triage.words.frames import any_tag, tags
 from perfwatch.verdict import Missing
@@ -54,8 +54,7 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
         return _unseen(history, pid, node)
     engine = autograd_thread(history, job, node)
     if engine is not None:
-        name = engine.thread.name if engine.thread else engine.tid
-        return f"thread {name}, which runs the backward pass", (engine,), None
+        return led_to([engine], ", which runs the backward pass")
     card = awaited(history, node, cards)
     if card is None:
         return _behind_another(history, job, node)
@@ -73,7 +72,7 @@ def _behind_another(history: History, job: Job, node: Node) -> Found | None:
     if not (waits_forever(node) and polls(history, node.pid) and in_native_code(history, node)):
         return None
     first = [one for one in waiting_for_cards(history, job, node.pid) if one.tid != node.tid]
-    return (f"thread {first[0].name or first[0].tid}, which waits for the card", tuple(first), None) if first else None
+    return led_to(first, ", which waits for the card") if first else None
 
 
 def waiting_for_cards(history: History, job: Job, pid: int) -> list[Node]:
