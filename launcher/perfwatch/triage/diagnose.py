@@ -10,8 +10,9 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.efficiency import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.sub_causes import called
+from perfwatch.triage.graph.claims.locks import KERNEL_FILES
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.model import Prospect
+from perfwatch.triage.graph.model import Fate, Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
@@ -105,12 +106,28 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
         return finding
     if fate.prospect is Prospect.LIVE:
         return None
-    if fate.prospect is Prospect.OPEN and (fate.strangers or a_releaser_runs(case, waiting)):
+    unseen = fate.prospect is Prospect.OPEN and _acts_unseen(fate)
+    if unseen:
+        lasts = max(finding.decides_in_seconds, temporal(case) - (finding.silent_seconds or 0.0))
+        summary = f"{finding.summary}, unless {fate.why} releases it"
+        finding = msgspec.structs.replace(finding, summary=summary, decides_in_seconds=round(lasts, 1))
+    if fate.prospect is Prospect.OPEN and (unseen or fate.strangers or a_releaser_runs(case, waiting)):
         finding = msgspec.structs.replace(finding, confidence=min(finding.confidence, float(Level.MEDIUM)))
     if (until := ends_at(case, waiting)) is None:
         return finding
     wakes = round(until - case.at + LATE_SECONDS, 1)
     return msgspec.structs.replace(finding, decides_in_seconds=max(finding.decides_in_seconds, wakes))
+
+
+def _acts_unseen(fate: Fate) -> bool:
+    """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
+    file = fate.why.rpartition("anon_inode:")[2].strip("[]")
+    by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
+    return (
+        fate.why.startswith(("a signal handler", "a timer", "a native thread"))
+        or file in KERNEL_FILES
+        or by_native_code
+    )
 
 
 def _of_rank(case: Case, finding: Finding) -> Finding:

@@ -6,14 +6,13 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
+from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in, temporal
+from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.waits.sending import sends, untaken
-from perfwatch.triage.waits.unseen_helpers import unseen_helper
+from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
 from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame
@@ -142,13 +141,9 @@ def hung(
     """A hang with its chain, its witnesses and its countdown.
 
     The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. Where a helper that no
-    chain shows may let it go on, the whole patience is given, and it is less sure. What stood for as long as the looks at the hosts
-    lie apart stood in all of them at once.
+    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. What stood for as long as the
+    looks at the hosts lie apart stood in all of them at once.
     """
-    if helper := unseen_helper(case, chain):
-        patience, ceiling = max(patience, temporal(case)), min(ceiling, MAY_COME)
-        summary = f"{summary}, unless {helper}"
     shown = evidence + witnesses(case, chain)
     confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent

@@ -5,7 +5,6 @@ from itertools import pairwise
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
-from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.backing_off import next_try_seconds
@@ -60,16 +59,10 @@ def _in_its_first_round(node: Node, silent: float) -> bool:
 
 
 def wakes_soon(case: Case, end: End) -> bool:
-    """Whether the kernel says that the sleep, or that of who holds the lock, will end soon enough, or with the next try: no hang."""
+    """True if the kernel says that the sleep will end soon enough, or with the next try: no hang."""
     wait = end.node.wait
     sleeps = wait is not None and _rests(end) and wait.remaining_seconds is not None
-    return holder_wakes(case, end) is not None or (sleeps and not outlasts(case, end))
-
-
-def holder_wakes(case: Case, end: End) -> float | None:
-    """Seconds until a process outside of the job that holds the lock wakes from a sleep, if that is soon enough."""
-    left = outside.wakes_in(case, end)
-    return left if left is not None and left <= _meant_seconds(case) else None
+    return sleeps and not outlasts(case, end)
 
 
 def _meant_seconds(case: Case) -> float:

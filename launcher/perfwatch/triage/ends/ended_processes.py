@@ -11,8 +11,8 @@ from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
-from perfwatch.triage.waits.asked_for import A_BARRIER, A_CONDITION, ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, ROOM, awaited
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.waits.threads import BEFORE_SECONDS, OTHERS_MOVE
 from perfwatch.triage.waits.workers import pool_members

@@ -12,8 +12,8 @@ from perfwatch.triage.graph.model import Activity, Kind, Resource, Task
 from perfwatch.triage.moving.logs import unwritten
 from perfwatch.triage.moving.memory import missed, quiet
 from perfwatch.triage.waits.node import silence
+from perfwatch.triage.waits.other_end import open_seconds
 from perfwatch.triage.waits.polling import sought
-from perfwatch.triage.waits.rendezvous import open_seconds
 
 Sink = tuple[Task, Resource | None]
 

@@ -21,7 +21,6 @@ from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepa
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
-from perfwatch.triage.waits.polling import source_of
 from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import show, user_frames
 from perfwatch.verdict import Alternative, Evidence, Outcome
@@ -159,7 +158,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
 
 def trains_around(history: History, node: Node) -> bool:
     """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
 
 

@@ -15,8 +15,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import engine_threads
-from perfwatch.triage.waits.heartbeats import waits_forever
-from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.node import End, Node, waits_forever
 from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.words.frames import user_frame
 from perfwatch.verdict import Evidence

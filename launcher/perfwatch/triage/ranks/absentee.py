@@ -44,8 +44,8 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.slowness import WINDOW_SECONDS
-from perfwatch.triage.waits.asked_for import awaited as what_it_awaits
 from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.locks import awaited as what_it_awaits
 from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, culprit, node_of
 from perfwatch.triage.waits.releasing import named

@@ -20,9 +20,8 @@ from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import may_act
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT

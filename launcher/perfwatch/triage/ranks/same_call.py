@@ -11,7 +11,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.calls import POINT_TO_POINT, call_of, in_collective
 from perfwatch.triage.ranks.groups import WaitGraph, exchanging, never_called, once_per_case, wait_graph
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.handles import EXCHANGE
+from perfwatch.triage.waits.libraries import EXCHANGE
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Evidence, Missing
 from perfwatch_probes import readings as r

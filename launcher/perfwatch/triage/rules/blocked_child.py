@@ -1,16 +1,16 @@
 """The training thread waits for a child process that does not come back."""
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.decide import ends_at
 from perfwatch.triage.hang import hung
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.waits.batches import forked_with_a_lock
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.child_at_rest import Rest, at_rest
-from perfwatch.triage.waits.forked import forked_with_a_lock
-from perfwatch.triage.waits.full_pipe import of_its_pipe
+from perfwatch.triage.waits.napping import Rest, at_rest
 from perfwatch.triage.waits.node import NATIVE_WAIT, node_of, silence
-from perfwatch.triage.waits.sleeping import asleep_for
+from perfwatch.triage.waits.pipes import of_its_pipe
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.verdict import Alternative, Link, Outcome
 from perfwatch_probes.readings import Process, Thread
@@ -29,7 +29,7 @@ def judge(case: Case) -> Outcome:
     for chain in case.still_chains:
         end = chain.end
         child = _child(case, chain)
-        if asleep_for(case, chain) is not None:
+        if end.kind in ("sleep", "pipe_empty") and ends_at(case, chain.start.pid) is not None:
             continue  # when it comes back is known
         if "child" in chain.through and child is not None and (rests := at_rest(case, chain, child)) is not None:
             return _finding(case, chain, child, DOZING * temporal(case), rests)

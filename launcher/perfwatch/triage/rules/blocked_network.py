@@ -13,9 +13,8 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, culprit
-from perfwatch.triage.waits.releasing import CONNECTION
-from perfwatch.triage.waits.sending import ask, sends
-from perfwatch.triage.waits.served_by_the_job import GUESSED, PATIENT, TIMEOUT, at_the_peer, served_by_the_job
+from perfwatch.triage.waits.other_end import ask, sends
+from perfwatch.triage.waits.releasing import CONNECTION, GUESSED, PATIENT, TIMEOUT, at_the_peer, served_by_the_job
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Descriptor, Thread

@@ -11,12 +11,8 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
-from perfwatch.triage.waits.full_pipe import not_read
-from perfwatch.triage.waits.held_terminal import held
 from perfwatch.triage.waits.node import culprit
-from perfwatch.triage.waits.pipe_ends import other_end
-from perfwatch.triage.waits.questions import asks_once
-from perfwatch.triage.waits.undrained import Undrained, undrained
+from perfwatch.triage.waits.pipes import Undrained, asks_once, held, not_read, other_end, undrained
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Finding, Outcome

@@ -8,9 +8,9 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.absentee import absent, awaited, blamed, departed, have_met, missing, whole
 from perfwatch.triage.ranks.calls import listed, rank_of
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.waits import rendezvous
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, End
+from perfwatch.triage.waits.other_end import open_seconds
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
@@ -30,7 +30,7 @@ def judge(case: Case) -> Outcome:
             return None  # a rank that is there is elsewhere, and moves or is worked for: it may come yet
         seen, size = len(case.ranks), case.job.world_size
         # a key that is awaited later says nothing of when the waiting began
-        open_for = None if chain.end.detail == "store" else rendezvous.open_seconds(case.history, case.job)
+        open_for = None if chain.end.detail == "store" else open_seconds(case.history, case.job)
         present = sorted(r.rank for r in case.ranks if r.rank is not None)
         lacking = "" if size is None or seen >= size else f"; {absent(case, present, seen, size)}"
         ended, has_ended = departed(case)

@@ -49,7 +49,7 @@ from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, in_samples
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT
-from perfwatch.triage.waits.sending import sends
+from perfwatch.triage.waits.other_end import sends
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome

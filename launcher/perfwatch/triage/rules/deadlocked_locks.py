@@ -8,13 +8,12 @@ from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.waits.actors import REMOTE
-from perfwatch.triage.waits.asked_for import A_TASK, awaited
 from perfwatch.triage.waits.callbacks import by_callback
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.dismissal import may_ask
-from perfwatch.triage.waits.native_silence import silent_in_native_code
+from perfwatch.triage.waits.libraries import REMOTE, may_ask
+from perfwatch.triage.waits.locks import A_TASK, awaited
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of
+from perfwatch.triage.waits.pipes import undrained
 from perfwatch.triage.waits.releasing import (
     blocked_beside,
     blocking_loops,
@@ -24,13 +23,13 @@ from perfwatch.triage.waits.releasing import (
     idle_loops,
     named,
     partners,
+    silent_in_native_code,
     taken_by_itself,
     turn_of,
     waits_too,
     why_nobody_comes,
 )
 from perfwatch.triage.waits.threads import OTHERS_MOVE, OUTSIDE_HELD
-from perfwatch.triage.waits.undrained import undrained
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Abstention, Alternative, Finding, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread

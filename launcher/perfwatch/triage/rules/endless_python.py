@@ -52,7 +52,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         return Abstention(cause=CAUSE.name, missing=(lacking,)) if end.kind in ("sleep", "python") else None
     if end.kind == "sleep" and end.still and not wakes_soon(case, end):
         return _sleeps(case, chain)
-    if end.kind == "sleep" and end.node.motion.distinct <= 1 and not end.node.motion.io_calls:
+    if end.kind == "sleep" and end.node.naps:
         return naps(case, CAUSE, chain)
     if within := turns_within(case.history, rank.pid, chain.start.tid):
         return caught(case, CAUSE, chain, within) if end.kind in RUNS or at_work(case, end) else None

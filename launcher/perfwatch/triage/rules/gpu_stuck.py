@@ -18,7 +18,7 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.waits.callbacks import SPINS, STAYS
+from perfwatch.triage.waits.callbacks import stands_in_sync
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
 from perfwatch.triage.waits.node import Node
@@ -291,11 +291,9 @@ def _idle_stream(case: Case) -> Finding | None:
 
 
 def _stands_in_sync(case: Case, chain: Chain) -> bool:
+    if not stands_in_sync(case, chain):
+        return False
     node, source = chain.start, line_of(case.history, chain.start.frame)
-    if (chain.end.node.pid, chain.end.node.tid) != (node.pid, node.tid) or (node.motion.run_share or 0.0) < SPINS:
-        return False
-    if node.motion.samples < 2 or node.motion.steady_share < STAYS or not in_sync(case.history, node.stack):
-        return False
     called = names(source.calls) if source is not None else frozenset[str]()
     waits = SYNC_CALLS - _COMPUTE
     return "device_sync" in node.inner or (not called.isdisjoint(waits) and called <= waits | _HARMLESS)

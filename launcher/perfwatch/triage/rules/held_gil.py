@@ -6,7 +6,7 @@ from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.gil_holder import gil_waiters
+from perfwatch.triage.waits.threads import gil_waiters
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Outcome
 from perfwatch_probes.readings import Stack, Thread

@@ -48,7 +48,7 @@ from perfwatch.triage.shares.thresholds import (
 from perfwatch.triage.shares.training import decodes
 from perfwatch.triage.slowness import LOST_SHARE, NOTED, certainty, in_samples, slow, telling, working
 from perfwatch.triage.waits.gil import kept_from_gil
-from perfwatch.triage.waits.lock_owners import acquires, free, holds
+from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.code import calling_line, line_of, lock_taken
 from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags

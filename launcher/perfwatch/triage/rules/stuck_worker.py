@@ -9,7 +9,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wa
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import batches
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.lock_owners import takes_again
+from perfwatch.triage.waits.locks import takes_again
 from perfwatch.triage.waits.node import NATIVE_WAIT, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show
@@ -80,7 +80,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ceiling = CEILING_RUNNING if loop.may_turn_for_ever and not fills else CEILING_GUESSED
         beyond = batches.outspends(case, chain) if (wild := loop.expression) else ()
         evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
-        if batches.delivers(case, chain) or (fills and not wild and not loop.may_turn_for_ever):
+        if fills and not wild and not loop.may_turn_for_ever:
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
         counts = end.kind == "native" or fills or (loop.counts and not wild)
         patience *= COUNTS_TIMES if counts else 1.0

@@ -7,7 +7,7 @@ from perfwatch.triage.moving.motion import python_threads, tags_seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares import thresholds
 from perfwatch.triage.shares.profile import lasting
-from perfwatch.triage.waits.actors import serving
+from perfwatch.triage.waits.libraries import serving
 from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.frames import any_tag, inner_tags, is_user, tags
 from perfwatch_probes import readings as r

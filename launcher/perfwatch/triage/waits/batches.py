@@ -1,30 +1,28 @@
-"""What shows that the workers behind a queue deliver nothing, and who they are."""
+"""What shows that the workers behind a queue deliver nothing, and which ones they are."""
 
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import who
 from perfwatch.triage.moving.memory import unfed
-from perfwatch.triage.moving.motion import BURSTS, bursts
+from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
 from perfwatch.triage.patience import outlasts
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.shares.thrown_away import discarded
-from perfwatch.triage.waits.asked_for import ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.forked import forked_with_a_lock
-from perfwatch.triage.waits.heartbeats import waits_forever
+from perfwatch.triage.waits.locks import A_LOCK, ROOM, awaited
+from perfwatch.triage.waits.node import End, waits_forever
 from perfwatch.triage.waits.polling import only_asks
+from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Thread
 
 MOST_NAMED = 4  # workers
-OUTSPENT, OUTSPENT_SECONDS = (
-    10.0,
-    1.0,
-)  # times what each other worker has computed since it began, which counts as so much at least
+# Times what each other worker has computed since it began, which counts as so much at least.
+OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
 RAISES = "set DataLoader(timeout=...) so that it raises instead"
 OFTEN = 10  # writes of a worker: it has answered before
+MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -40,8 +38,7 @@ def all_nap(case: Case, chain: Chain) -> bool:
     return all(
         end.kind == "sleep"
         and end.node.pid != chain.start.pid
-        and end.node.motion.distinct == 1
-        and not end.node.motion.io_calls
+        and end.node.naps
         and only_asks(case.history, end.node)
         and bursts(case.history, end.node.pid, end.node.tid) < BURSTS
         for end in chain.ends
@@ -56,11 +53,6 @@ def told_without_a_stack(case: Case, chain: Chain) -> bool:
     end = chain.end
     locked = end.kind == "lock" and end.node.role == "worker" and waits_forever(end.node)
     return (outlasts(case, end) or locked) and all(one.still for one in chain.ends)
-
-
-def delivers(case: Case, chain: Chain) -> bool:
-    """Whether batches come from the workers all the while, and the training thread throws them away."""
-    return discarded(case, case.job.members[chain.start.pid]) is not None
 
 
 def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ...]]:
@@ -94,32 +86,22 @@ def since_output(case: Case, chain: Chain) -> float:
 def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that a worker has computed on one task far longer than each of its fellows on all of theirs; () where it has not.
 
-    They began together and are handed tasks in turn; that they have answered as often is told by their writes.
+    They began together and are handed tasks in turn; their writes tell that they have answered as often.
     """
     end = chain.end.node
     fellows = [one.pid for one in case.job.workers(chain.start.pid) if one.alive and one.pid != end.pid]
-    mine = case.history.latest(Thread, end.pid, end.pid)
-    seen = [case.history.latest(Thread, pid, pid) for pid in fellows]
-    if mine is None or end.tid != end.pid or not seen or any(one is None for one in seen):
+    mine, *seen = (case.history.latest(Thread, pid, pid) for pid in (end.pid, *fellows))
+    known = [(one.reading.run_seconds, one.reading.write_calls) for one in (mine, *seen) if one is not None]
+    counted = [(spent, writes) for spent, writes in known if spent is not None and writes is not None]
+    if mine is None or end.tid != end.pid or not fellows or len(counted) <= len(fellows):
         return ()
-    spent = [one.reading.run_seconds for one in seen if one is not None]
-    writes = [one.reading.write_calls for one in seen if one is not None]
-    if mine.reading.run_seconds is None or mine.reading.write_calls is None or None in spent or None in writes:
-        return ()
-    most, fewest = max(one or 0.0 for one in spent), min(one or 0 for one in writes)
-    own, answers = mine.reading.run_seconds, mine.reading.write_calls
+    (own, answers), *others = counted
+    most, fewest = max(spent for spent, _ in others), min(writes for _, writes in others)
     if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
         return ()
-    return (
-        case.saw(
-            "thread",
-            f"pid {end.pid}",
-            "has computed on one task far longer than any other worker on all of its own",
-            f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they",
-            "workers are handed alike tasks in turn",
-            mine.at,
-        ),
-    )
+    claim = "has computed on one task far longer than any other worker on all of its own"
+    figures = f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they"
+    return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers are handed alike tasks in turn", mine.at),)
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
@@ -151,3 +133,26 @@ def way_out(case: Case, chain: Chain) -> tuple[str, ...]:
             f"pid {chain.start.pid} reads that queue and waits for pid {end.node.pid}: let it read on while it waits",
         )
     return forked_with_a_lock(case, end) or ((RAISES,) if end.node.role == "worker" else ())
+
+
+def forked_with_a_lock(case: Case, end: End) -> tuple[str, ...]:
+    """What to do where a fork waits for a lock of its own process in which no other thread is left.
+
+    Only its parent's threads can have taken it, before the fork, or this one itself.
+    """
+    node = end.node
+    member = case.job.members.get(node.pid)
+    if end.kind != "lock" or member is None or not waits_forever(node) or awaited(node) != A_LOCK:
+        return ()
+    if (node.wait is not None and node.wait.shared) or node.tid not in python_threads(case.history, node.pid):
+        return ()
+    parent = case.job.members.get(member.process.parent_pid)
+    forked = parent is not None and parent.process.command == member.process.command
+    if parent is None or not forked or any(MADE_OTHERWISE in part for part in member.process.command):
+        return ()
+    if other_threads(case.history, case.job, node):
+        return ()
+    return (
+        f"pid {node.pid} is a fork of pid {parent.pid} and has no other thread: either a thread of pid {parent.pid} held the lock at "
+        "the fork, and the copy stays locked (use spawn or forkserver), or it takes the lock twice itself (use an RLock)",
+    )

@@ -13,12 +13,10 @@ from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.waits.heartbeats import waits_forever
-from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.waits.node import Node, beside, culprit, waits_forever
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Alternative, Outcome
@@ -43,23 +41,27 @@ class HeldCallback:
     silent_seconds: float  # for how long both have stood
 
 
+def stands_in_sync(case: Case, chain: Chain) -> bool:
+    """True if a training thread spins at one line, at a call that waits for its card."""
+    node, end = chain.start, chain.end.node
+    spins = (end.pid, end.tid) == (node.pid, node.tid) and (node.motion.run_share or 0.0) >= SPINS
+    stays = node.motion.samples >= 2 and node.motion.steady_share >= STAYS
+    return spins and stays and in_sync(case.history, node.stack)
+
+
 def held_callback(case: Case, chain: Chain) -> HeldCallback | None:
-    """Of a rank that spins at a call which waits for its card, while that card has nothing to do: who keeps both."""
+    """Of a rank that spins at a call which waits for its card, while that card has nothing to do: the callback that keeps both."""
     node, history = chain.start, case.history
-    if (chain.end.node.pid, chain.end.node.tid) != (node.pid, node.tid) or (node.motion.run_share or 0.0) < SPINS:
-        return None
-    if node.motion.samples < 2 or node.motion.steady_share < STAYS:
-        return None
-    idle = idle_card_seconds(case, node.pid)
     source = line_of(history, node.frame)
-    if idle is None or source is None or not source.within or not in_sync(history, node.stack):
+    idle = idle_card_seconds(case, node.pid) if source is not None and stands_in_sync(case, chain) else None
+    if idle is None or source is None:
         return None
-    nodes = [node_of(history, case.job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    for other in nodes:
+    for other in beside(history, case.job, node):
         theirs = line_of(history, other.frame)
         if theirs is None or not waits_forever(other) or not other.motion.frozen or not _called_back(other.stack):
             continue
-        shared = [lock for lock in theirs.within if lock in source.within and _asks_for(theirs, lock)]
+        asks = theirs.text.lstrip().startswith(("with ", "async with "))
+        shared = [lock for lock in theirs.within if asks and lock in source.within and lock in theirs.text]
         if shared and _one_object(node.frame, other.frame, shared[0]):
             card = regimes(history, node.pid)[0]
             silent = min(idle, other.motion.ran_ago_seconds or 0.0)
@@ -72,20 +74,12 @@ def _called_back(stack: r.Stack | None) -> bool:
     return stack is not None and bool(stack.frames) and not stack.thread and is_user(stack.frames[-1])
 
 
-def _asks_for(source: r.SourceLine, lock: str) -> bool:
-    """Whether a line is the one that takes a lock."""
-    return source.text.lstrip().startswith(("with ", "async with ")) and lock in source.text
-
-
 def _one_object(mine: r.Frame | None, theirs: r.Frame | None, lock: str) -> bool:
-    """Whether one name in two functions means one lock, as far as the text tells: in one file, and of ``self`` in one class."""
+    """True if one name in two functions means one lock, as far as the text tells: in one file, and of ``self`` in one class."""
     if mine is None or theirs is None or mine.file != theirs.file:
         return False
-    return not lock.startswith("self.") or _class_of(mine) == _class_of(theirs)
-
-
-def _class_of(frame: r.Frame) -> str:
-    return frame.function.rpartition(".")[0]
+    classes = {frame.function.rpartition(".")[0] for frame in (mine, theirs)}
+    return not lock.startswith("self.") or len(classes) == 1
 
 
 def by_callback(case: Case) -> Outcome:

@@ -9,12 +9,10 @@ from functools import cached_property
 
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.actors import REMOTE
 from perfwatch.triage.waits.edges import step
-from perfwatch.triage.waits.heartbeats import waits_forever
-from perfwatch.triage.waits.lock_owners import takes_again
-from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence
-from perfwatch.triage.waits.workers import gone
+from perfwatch.triage.waits.libraries import REMOTE
+from perfwatch.triage.waits.locks import takes_again
+from perfwatch.triage.waits.node import End, Node, culprit, node_of, silence, waits_forever
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Culprit, Link
 
@@ -82,14 +80,12 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
     seen: set[tuple[int, int]] = set()
 
     left_by: dict[tuple[int, int], str] = {}  # by which kind of edge the way goes on from a thread
-    circles: list[list[tuple[int, int]]] = []
 
     def walk(node: Node) -> None:
         key = (node.pid, node.tid)
         if key in path:
             around = path[path.index(key) :]
             locked = [one for one in around if left_by[one] == "lock"]
-            circles.append(around)
             ends.append(_guessed(history, job, around, locked) or _cycle(history, job, node, around))
             return
         if key in seen:
@@ -107,16 +103,13 @@ def follow(history: History, job: Job, pid: int, tid: int | None = None) -> Chai
             return
         path.append(key)
         left_by[key] = edge.kind
-        before, known = len(ends), len(circles)
+        before = len(ends)
         for target in edge.targets:
             walk(target)
         path.pop()
         if edge.kind == REMOTE:  # any of them may be the one: only where all wait for each other nobody is left
             ends[before:] = [end for end in ends[before:] if end.kind != "cycle"] or ends[before:]
-        if edge.kind == "pipe" and ends[before:] and all(end.kind == "cycle" for end in ends[before:]):
-            its_own = any(key in circle for circle in circles[known:])  # else others wait for each other
-            ends[before:] = [_feeder_gone(history, job, node)] if its_own and gone(job, node) else ends[before:]
-        elif edge.otherwise is not None and _all_wait_for(node, ends[before:]):
+        if edge.otherwise is not None and _all_wait_for(node, ends[before:]):
             ends[before:] = [replace(edge.otherwise, silent_seconds=silence(history, node))]
 
     walk(start)
@@ -158,8 +151,3 @@ def _without_victims(history: History, ends: list[End]) -> list[End]:
     pids = {end.node.pid for end in ends if end.kind not in ("file_lock", "cycle")}
     rest = [end for end in ends if end.kind != "file_lock" or not end.others or not pids.issuperset(end.others)]
     return rest or ends
-
-
-def _feeder_gone(history: History, job: Job, node: Node) -> End:
-    """Everybody who could write waits for this thread, and a child of its process is no more."""
-    return End("dead", node_of(history, job, gone(job, node)[-1]))

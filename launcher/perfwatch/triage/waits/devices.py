@@ -14,12 +14,11 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
-from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.heartbeats import waits_forever
 from perfwatch.triage.waits.native_waits import in_native_code
-from perfwatch.triage.waits.node import End, Found, Node, node_of
-from perfwatch.triage.words.frames import any_tag, tags, user_frame
+from perfwatch.triage.waits.node import End, Found, Node, led_to, node_of, threads_of, waited_on, waits_forever
+from perfwatch.triage.words.code import calling_line, names
+from perfwatch.triage.words.frames import any_tag, tags
 from perfwatch.verdict import Missing
 from perfwatch_probes import readings as r
 
@@ -55,21 +54,12 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
         return _unseen(history, pid, node)
     engine = autograd_thread(history, job, node)
     if engine is not None:
-        return (
-            f"thread {engine.thread.name if engine.thread else engine.tid}, which runs the backward pass",
-            (engine,),
-            None,
-        )
+        return led_to([engine], ", which runs the backward pass")
     card = awaited(history, node, cards)
     if card is None:
         return _behind_another(history, job, node)
-    does = (
-        "whose kernel does not end"
-        if card.kind == "spin"
-        else "whose kernel only polls"
-        if card.polls
-        else "which is at work"
-    )
+    does = "whose kernel only polls" if card.polls else "which is at work"
+    does = "whose kernel does not end" if card.kind == "spin" else does
     return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
 
 
@@ -82,13 +72,13 @@ def _behind_another(history: History, job: Job, node: Node) -> Found | None:
     if not (waits_forever(node) and polls(history, node.pid) and in_native_code(history, node)):
         return None
     first = [one for one in waiting_for_cards(history, job, node.pid) if one.tid != node.tid]
-    return (f"thread {first[0].name or first[0].tid}, which waits for the card", tuple(first), None) if first else None
+    return led_to(first, ", which waits for the card") if first else None
 
 
 def waiting_for_cards(history: History, job: Job, pid: int) -> list[Node]:
     """The Python threads of a process that wait for its cards."""
     cards = regimes(history, pid)
-    nodes = (node_of(history, job, pid, tid) for tid in python_threads(history, pid)) if cards else ()
+    nodes = (node_of(history, job, pid, tid) for tid in python_threads(history, pid) if cards)
     return [node for node in nodes if in_sync(history, node.stack) and awaited(history, node, cards) is not None]
 
 
@@ -98,31 +88,31 @@ def _unseen(history: History, pid: int, node: Node) -> Found | None:
     if not asleep and not (_spins(node.state, node.motion) and _stays(node)):
         return None
     named = "device_sync" in node.inner  # torch's own function for it: there is a card, whether we see it or not
-    if named or ((cards_of(history, pid).uuids or unseen(history, pid)) and in_sync(history, node.stack)):
-        return "its GPU, which could not be read", (), End("gpu", node)
-    return None
+    known = named or ((cards_of(history, pid).uuids or unseen(history, pid)) and in_sync(history, node.stack))
+    return ("its GPU, which could not be read", (), End("gpu", node)) if known else None
+
+
+def _on_device(history: History, node: Node) -> bool:
+    """True if a thread is blocked in a call on the driver's files, as in a context that was made to wait without spinning."""
+    return any(file.target.startswith(DEVICE_FILES) for file in waited_on(history, node))
 
 
 def in_driver(history: History, node: Node) -> bool:
-    """Whether a thread stands uninterruptibly in a call into the driver, and has for a while: any call is in state D for a moment."""
-    if node.state != "D" or node.thread is None or _ran_lately(node.motion):
+    """True if a thread is in an uninterruptible call into the driver, and has been for a while: any call is in state D for a moment."""
+    ago, share = node.motion.ran_ago_seconds, node.motion.run_share or 0.0
+    lately = share > SPINS if ago is None else ago < STANDS_SECONDS
+    if node.state != "D" or node.thread is None or lately:
         return False
     return _on_device(history, node) or bool(DRIVER_WAITS.search(node.thread.wchan or ""))
-
-
-def _ran_lately(motion: Motion) -> bool:
-    if motion.ran_ago_seconds is not None:
-        return motion.ran_ago_seconds < STANDS_SECONDS
-    return (motion.run_share or 0.0) > SPINS
 
 
 def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | None:
     """The card that a thread waits for, or None where it is not known to wait for one."""
     syncs = in_sync(history, node.stack)
-    asleep = _sleeps_on_device(history, node) or (syncs and waits_forever(node))
+    asleep = (node.state != "D" and _on_device(history, node)) or (syncs and waits_forever(node))
     if not asleep and not _spins(node.state, node.motion):
         return None
-    engine = _is_autograd(node)
+    engine = node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
     certain = cards_of(history, node.rank_pid or node.pid).certain
     for card in cards:
         if (card.kind == "spin" or card.polls) and (syncs or engine or certain) and (asleep or _stays(node)):
@@ -131,12 +121,6 @@ def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | N
         if card.kind in ("work", "wait") and served and not shared(history, card.uuid):
             return card
     return None
-
-
-def may_wait_unseen(history: History, node: Node) -> bool:
-    """Whether a thread that spins at one line may wait for its card, although that works: for others, who use it as well."""
-    spins = _spins(node.state, node.motion) and _stays(node)
-    return spins and any(shared(history, card.uuid) for card in regimes(history, node.rank_pid or node.pid))
 
 
 def _mostly_waits(history: History, node: Node) -> bool:
@@ -150,32 +134,25 @@ def _mostly_waits(history: History, node: Node) -> bool:
 
 
 def in_sync(history: History, stack: r.Stack | None) -> bool:
-    """Whether a stack is at a call that waits for the device: in torch's own function for it, or at a line that calls one."""
+    """True if a stack is at a call that waits for the device: in torch's own function for it, or at a line that calls one."""
     if stack is None:
         return False
-    if "device_sync" in tags(stack):
-        return True
-    frame = user_frame(stack)
-    if frame is None or not stack.frames or stack.frames[0] != frame:
-        return False  # inside another function, which the line calls too
-    seen = history.latest(r.SourceLine, frame.file, frame.line)
-    if seen is None:
-        return False
-    calls = {call.rsplit(".", 1)[-1] for call in seen.reading.calls}
-    return not calls.isdisjoint(SYNC_CALLS) or SYNC_TEXTS.search(seen.reading.text) is not None
+    line = calling_line(history, stack)  # none inside another function, which the line calls too
+    waits = line is not None and (
+        not names(line.calls).isdisjoint(SYNC_CALLS) or SYNC_TEXTS.search(line.text) is not None
+    )
+    return waits or "device_sync" in tags(stack)
 
 
 def autograd_thread(history: History, job: Job, node: Node) -> Node | None:
     """The thread of torch's engine that runs while this one sleeps in ``backward``."""
     if not any_tag(node.inner, "backward") or node.state == "R":
         return None
-    for pid, tid in history.of(r.Thread, node.pid):
-        seen = history.latest(r.Thread, pid, tid) if tid != node.tid else None
-        if seen is None or not seen.reading.name.startswith(AUTOGRAD_THREADS):
-            continue
-        if _spins(seen.reading.state, motion(history, pid, tid)):
-            return node_of(history, job, pid, tid)
-    return None
+    engine = (
+        one for one in threads_of(history, node.pid) if one.tid != node.tid and one.name.startswith(AUTOGRAD_THREADS)
+    )
+    spinning = (one for one in engine if _spins(one.state, motion(history, one.pid, one.tid)))
+    return next((node_of(history, job, one.pid, one.tid) for one in spinning), None)
 
 
 def engine_share(history: History, pid: int, seconds: float) -> float:
@@ -195,13 +172,8 @@ def engine_threads(history: History, pid: int) -> list[int]:
 
     torch makes one for each card that it sees; of a training on the CPU it has nothing to do.
     """
-    return [
-        key[1]
-        for key in history.of(r.Thread, pid)
-        if (seen := history.latest(r.Thread, *key))
-        and seen.reading.name.startswith(AUTOGRAD_THREADS)
-        and (seen.reading.run_seconds is None or seen.reading.run_seconds >= BEGUN_SECONDS)
-    ]
+    engine = (one for one in threads_of(history, pid) if one.name.startswith(AUTOGRAD_THREADS))
+    return [one.tid for one in engine if one.run_seconds is None or one.run_seconds >= BEGUN_SECONDS]
 
 
 def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] | None:
@@ -251,10 +223,6 @@ def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
     )
 
 
-def _is_autograd(node: Node) -> bool:
-    return node.thread is not None and node.thread.name.startswith(AUTOGRAD_THREADS)
-
-
 def _spins(state: str | None, moved: Motion) -> bool:
     return moved.wanted_share > SPINS or (moved.run_share is None and state == "R")
 
@@ -262,17 +230,3 @@ def _spins(state: str | None, moved: Motion) -> bool:
 def _stays(node: Node) -> bool:
     """At one line; a thread without Python has none."""
     return node.motion.samples == 0 or node.motion.steady_share >= ONE_LINE
-
-
-def _sleeps_on_device(history: History, node: Node) -> bool:
-    """Blocked in a call on the driver's files: a context that was made to wait without spinning."""
-    return node.state != "D" and _on_device(history, node)
-
-
-def _on_device(history: History, node: Node) -> bool:
-    wait = node.wait
-    if wait is None:
-        return False
-    fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
-    files = (open_file(history, node.pid, node.tid, fd) for fd in fds)
-    return any(file is not None and file.reading.target.startswith(DEVICE_FILES) for file in files)

@@ -9,35 +9,20 @@ from dataclasses import dataclass
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits import (
-    actors,
-    answering,
-    devices,
-    event_loops,
-    gil_holder,
-    handles,
-    other_end,
-    own_pipe,
-    polling,
-    rendezvous,
-    threads,
-    workers,
-)
-from perfwatch.triage.waits.asked_for import HELD, awaited
-from perfwatch.triage.waits.dismissal import not_yet_done, remote_calls
-from perfwatch.triage.waits.node import End, Found, Node, node_of
-from perfwatch.triage.waits.sending import OPENING, gives, is_typed_at, takes
+from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
+from perfwatch.triage.waits.locks import HELD, awaited
+from perfwatch.triage.waits.node import End, Node, gives, is_typed_at, node_of, waited_on
 from perfwatch.triage.words.frames import any_tag, collective_name, show
 from perfwatch.verdict import IT_RUNS
 from perfwatch_probes import readings as r
 
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 OF_LIBRARIES = (
-    ("lock", event_loops.of_a_library),
-    ("call", actors.caller),
-    (actors.REMOTE, actors.makers),
-    ("peers", not_yet_done),
-    ("rpc", remote_calls),
+    ("lock", libraries.of_a_library),
+    ("call", libraries.caller),
+    (libraries.REMOTE, libraries.makers),
+    ("peers", libraries.not_yet_done),
+    ("rpc", libraries.remote_calls),
 )
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
@@ -69,7 +54,7 @@ def step(history: History, job: Job, node: Node) -> Edge:
         return ending("stopped", node, "SIGCONT: the process is stopped")
     if node.state == "t":
         return ending("traced", node, "its tracer")
-    for look in (_by_library, _by_device, _by_descriptor, _by_call):
+    for look in (_by_library, _by_descriptor, _by_call):
         edge = look(history, job, node)
         if edge is not None:
             return edge
@@ -86,32 +71,33 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         return ending("input", node, "input at the debugger's prompt")
     for kind, look in OF_LIBRARIES:
         if (found := look(history, job, node)) is not None:
-            return _found(found, kind)
+            return Edge(kind, *found)
     if "loader_wait" in inner:
-        return _found(workers.loader(history, job, node), "loader")
+        return Edge("loader", *workers.loader(history, job, node))
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:
-        return _found(found, "pool")
+        return Edge("pool", *found)
     if "rendezvous" in inner:
         return ending("rendezvous", node, "the other ranks to appear")
     if "collective" in inner:
         return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
-    if (theirs := handles.of_peers(history, job, node)) is not None:
+    if (theirs := libraries.of_peers(history, job, node)) is not None:
         return ending("collective", node, theirs[0], detail=theirs[1])
     if node.wait is not None and node.wait.call in workers.FORKS and (young := workers.begun(history, job, node)):
-        return _found(young, "child")
+        return Edge("child", *young)
     if "child_wait" in inner or (node.wait is not None and node.wait.kind == "child"):
         # communicate() reads on where a child has ended and what it left behind still holds its output: the pipe tells more
         if not other_end.outlived(history, job, node):
-            return _found(workers.child(history, job, node), "child")
-        known = node.wait is not None and other_end.waited_on(history, node, node.wait)
+            return Edge("child", *workers.child(history, job, node))
+        known = waited_on(history, node)
         return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):
-        return _found(workers.joined(history, job, node), "join_process")
+        return Edge("join_process", *workers.joined(history, job, node))
     if "file_lock" in inner:
         return _file(history, node)
-    return None
+    card = devices.edge(history, job, node)  # waits for a card look like a computation
+    return None if card is None else Edge("gpu", *card)
 
 
 def _file(history: History, node: Node) -> Edge:
@@ -119,27 +105,11 @@ def _file(history: History, node: Node) -> Edge:
     return ending("file_poll", node, polling.in_words(history, node, path), detail=path)
 
 
-def _by_device(history: History, job: Job, node: Node) -> Edge | None:
-    """Waits for a card, which look like a computation."""
-    found = devices.edge(history, job, node)
-    return None if found is None else _found(found, "gpu")
-
-
-def _found(found: Found, kind: str) -> Edge:
-    waits_for, targets, end = found
-    return Edge(kind, waits_for, targets, end)
-
-
 def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     """Waits on an open file: what lies behind the descriptor decides."""
-    wait = node.wait
-    if wait is None:
-        return None
-    for file in workers.at_work_first(history, job, other_end.waited_on(history, node, wait)):
-        edge = _behind(history, job, node, wait, file)
-        if edge is not None:
-            return edge
-    return None
+    files = workers.at_work_first(history, job, waited_on(history, node))
+    edges = (_behind(history, job, node, node.wait, file) for file in files if node.wait is not None)
+    return next((edge for edge in edges if edge is not None), None)
 
 
 def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor) -> Edge | None:
@@ -148,7 +118,7 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if file.kind == "tty":
         return _terminal(node, file)
     if (child := workers.ends(history, job, node, file)) is not None:
-        return _found(child, "child")
+        return Edge("child", *child)
     if file.kind in ("pipe", "fifo"):
         return _pipe(history, job, node, wait, file)
     if file.kind == "socket" and file.socket is not None:
@@ -156,13 +126,8 @@ def _behind(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descri
     if wait.kind == "lock":
         return _lock(node, file, file.lock_holders)
     if wait.kind in ("read", "write", "sync", "stat") and file.kind in ("file", "directory"):
-        return ending(
-            "storage",
-            node,
-            f"{wait.call} of {file.target} on {file.mount or 'a disk'}",
-            descriptor=file,
-            detail=file.target,
-        )
+        what = f"{wait.call} of {file.target} on {file.mount or 'a disk'}"
+        return ending("storage", node, what, descriptor=file, detail=file.target)
     return None
 
 
@@ -177,46 +142,39 @@ def _terminal(node: Node, file: r.Descriptor) -> Edge:
 def _lock(node: Node, file: r.Descriptor, owners: tuple[int, ...]) -> Edge:
     held = f", which pid {', '.join(map(str, owners))} holds" if owners else ""
     if owners == (node.pid,):
-        held = (
-            f", which another {'opening' if node.wait and node.wait.forever else 'connection'} of its own process holds"
-        )
-    return ending(
-        "file_lock", node, f"a lock on {file.target}{held}", descriptor=file, others=owners, detail=file.target
-    )
+        opened = "opening" if node.wait and node.wait.forever else "connection"
+        held = f", which another {opened} of its own process holds"
+    told = f"a lock on {file.target}{held}"
+    return ending("file_lock", node, told, descriptor=file, others=owners, detail=file.target)
 
 
 def _socket(history: History, job: Job, node: Node, wait: r.Wait, file: r.Descriptor, socket: r.Socket) -> Edge | None:
-    if rendezvous.is_store(history, job, node, socket):
+    if other_end.is_store(history, job, node, socket):
         return ending("rendezvous", node, "a key in the store that was never set", descriptor=file, detail="store")
-    orphaned = other_end.bereft(history, job, node, socket)
-    if orphaned:
-        return Edge("socket", f"pid {orphaned[0].pid}, which was at the other end of a pipe", orphaned)
-    if node.pid in socket.peer_pids:
-        # Both ends are its own: a wake-up pipe, a server in a thread of its own, or a Pipe of which it kept the child's end.
-        far = other_end.user(history, job, node, socket) or other_end.lost(history, job, node, socket)
-        if far:
-            return Edge("socket", f"pid {far[0].pid} at the other end of a pipe", far)
+    if (ended := other_end.ended_user(history, job, node, socket)) is not None:
+        return Edge("socket", f"pid {ended.pid}, which was at the other end of a pipe", (ended,))
+    if node.pid in socket.peer_pids:  # both ends are its own: a wake-up pipe, or a server in a thread of its own
         own = f"{wait.call} from a connection whose other end its own process holds (fd {file.fd})"
         return ending("network", node, own, descriptor=file) if wait.kind == "recv" else None
     inside = tuple(pid for pid in socket.peer_pids if pid in job.members)
-    sending = gives(wait, file.fd) and socket.state not in OPENING
+    sending = gives(wait, file.fd) and socket.state not in other_end.OPENING
     if inside:
-        faces = answering.facing(history, job, socket, inside)
+        faces = other_end.facing(history, job, socket, inside)
         if faces is not None:
-            answers = answering.owing(history, job, faces) or (faces,)
+            answers = other_end.owing(history, job, faces) or (faces,)
             what = ", ".join(f"pid {one.pid} thread {one.name}" for one in answers)
             where = socket.local or socket.peer or f"a {socket.family} socket"
             return Edge("connection", f"{what} to {'take what it sends' if sending else 'send'} on {where}", answers)
         served = workers.behind_manager(history, job, node, inside)
         where = f"pid {inside[0]} at the other end of {socket.local or 'a socket'}"
         kind = "connection" if socket.family.startswith("tcp") else "socket"
-        nodes = served or answering.serving(history, job, inside)
+        nodes = served or other_end.answering(history, job, inside)
         if kind != "connection" or any(one.motion.frozen is not False for one in nodes):
             return Edge(kind, where, nodes)
         # A server of the job's own that goes on serving: this connection is silent all the same.
     if socket.state == "LISTEN":
         return ending("network", node, f"a connection to {socket.local}", descriptor=file)
-    what = takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
+    what = other_end.takes(socket) if sending else f"{wait.call} from {socket.peer or 'a socket'}"
     return ending("network", node, what, descriptor=file, others=socket.peer_pids)
 
 
@@ -224,18 +182,17 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
     writing = gives(wait, pipe.fd)
     far = pipe.readers if writing else pipe.writers
     inside = workers.at_pipe(history, job, node, far, writing)
+    outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
     verb, stream = "read" if writing else "write to", STREAMS.get(pipe.fd)
     name = f"{pipe.target} ({stream} of pid {node.pid})" if stream else pipe.target
-    if inside and not writing and (works := own_pipe.at_work(history, job, node, pipe, inside, name)) is not None:
-        return _found(works, "pipe")
+    if not writing and (inside or not outside):
+        within = other_end.writers(history, job, node, pipe, name, inside)
+        if within is not None:
+            return Edge("pipe", *within)
     if inside:
         what = f"pid {', '.join(map(str, inside))} to {verb} {name}"
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
-    outside = tuple(pid for pid in far if pid != node.pid and pid not in job.members)
-    within = own_pipe.writers(history, job, node, pipe, name) if not (writing or outside) else None
-    if within is not None:
-        return _found(within, "pipe")
     kind = "pipe_full" if writing else "pipe_empty"
     who = f"pid {outside[0]}" if outside else "a process (no other one holds the other end)"
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
@@ -248,7 +205,7 @@ def _nodes(history: History, job: Job, pids: tuple[int, ...]) -> tuple[Node, ...
 def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     """Waits told by the system call, the state and who owns the GIL."""
     wait = node.wait
-    holder = gil_holder.gil_holder(history, node)
+    holder = threads.gil_holder(history, node)
     if holder is not None:
         return Edge("gil", f"the GIL, held by thread {holder}", (node_of(history, job, node.pid, holder),))
     if wait is not None and wait.kind in ("open", "stat", "sync"):
@@ -265,13 +222,11 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         what = mapped or f"the kernel ({node.thread.wchan if node.thread else '?'})"
         return ending("uninterruptible", node, what, detail=mapped)
     if node.state == "R" or (node.motion.run_share or 0.0) > RUNS_SHARE:
-        kind = "native" if gil_holder.without_gil(history, node) else "python"
+        kind = "native" if threads.without_gil(history, node) else "python"
         return ending(kind, node, IT_RUNS)
     if wait is not None and wait.kind == "sleep":
-        if (locked := polling.locked_by_others(history, node)) is not None:
-            return _lock(node, locked, tuple(pid for pid in locked.lock_holders if pid != node.pid))
-        if (own := polling.locked_by_itself(history, node)) is not None:
-            return _lock(node, own, (node.pid,))
+        if (locked := polling.locked(history, node)) is not None:
+            return _lock(node, *locked)
         if polling.polls_a_file(history, node):
             return _file(history, node)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
@@ -288,13 +243,13 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
         waits_for, targets, end = threads.waits(history, job, node)
         brought = end is not None and end.kind == "lock" and awaited(node) not in HELD
         if brought and (found := workers.calling_back(history, job, node)) is not None:
-            return _found(found, "pool")
+            return Edge("pool", *found)
         return Edge("lock", waits_for, targets, end)
     return None
 
 
 def _supervised(history: History, job: Job, node: Node) -> tuple[Node, ...]:
     """The threads, or else the processes, after which a loop of this thread asks."""
-    inside = threads.worked_for(history, threads.other_threads(history, job, node))
+    inside = threads.worked_for(threads.other_threads(history, job, node))
     children = [m.pid for m in job.children(node.pid) if m.alive and m.role not in ("service", "worker")]
     return tuple(inside) or _nodes(history, job, tuple(children))

@@ -16,8 +16,8 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.slowness import SURE_SHARE, WINDOW_SECONDS, certainty, slow
-from perfwatch.triage.waits.gil_holder import GIL_WAIT_SECONDS
 from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Abstention, Alternative, Evidence, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread
@@ -27,9 +27,8 @@ FEW_LOOKS = 4
 FEW_ASKING = 3  # looks that found it asking: it may be told once by chance
 FEW_DUMPS = 3
 GIL_SHARE = 0.3  # of its time; beside one thread that computes in Python a training thread that does so too loses half
-HELD_SHARE = (
-    0.6  # of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it
-)
+# Of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it.
+HELD_SHARE = 0.6
 OFTEN_HELD = 2  # of them; a dump may fall between two owners
 CEILING = 0.93  # the owner is seen, in a handful of dumps
 OWN_WAITS = tuple(
@@ -66,19 +65,22 @@ def gil_wait(case: Case, rank: Member) -> GilWait | None:
     """How the training thread waits for the GIL; None where it was not seen to, or not looked at often enough.
 
     What it neither runs nor waits for a CPU it sleeps, and of that as much is for the GIL as of the looks that found it asleep.
-    A loop of the program's own that polls with so short a timeout looks the same to the kernel: its line tells.
+    A loop of the program's own that polls with so short a timeout looks the same to the kernel: its line tells. A timeout that could not
+    be read says nothing: by then the thread may have gone on.
     """
     tid = case.progress[rank.pid].thread
     moved = motion(case.history, rank.pid, tid, WINDOW_SECONDS)
     looks = [one.reading for one in case.history.series(Thread, rank.pid, tid, seconds=WINDOW_SECONDS)]
-    asleep = [one for one in looks if one.state != "R" and not _untold(one)]
-    asking = sum(1 for one in asleep if _asks(one))
+    asleep = [one for one in looks if one.state not in ("R", "S") or (one.state == "S" and one.wait is not None)]
+    timed = [one.wait for one in asleep if one.wait is not None and one.wait.kind == "futex" and not one.wait.forever]
+    left = [one.remaining_seconds for one in timed if one.remaining_seconds is not None]
+    asking, known = sum(one <= GIL_WAIT_SECONDS for one in left), len(asleep) - len(timed) + len(left)
     often = moved.switches_per_second is not None and moved.switches_per_second >= OFTEN_PER_SECOND
     if moved.run_share is None or len(looks) < FEW_LOOKS or asking < FEW_ASKING or not often:
         return None
     elsewhere = profile(case.history, rank.pid, tid, WINDOW_SECONDS).share_where(lambda stack: _waits(case, stack))
     idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
-    share = min(idle * asking / len(asleep), 1.0 - elsewhere)
+    share = min(idle * asking / known, 1.0 - elsewhere)
     return GilWait(share, moved.run_share, moved.switches_per_second or 0.0, asking, len(looks))
 
 
@@ -100,7 +102,8 @@ def gil_owners(case: Case, rank: Member) -> GilOwners | None:
 
 def kept_from_gil(case: Case, cause: Cause) -> Outcome:
     """A training thread that goes on, and waits most of its time for the GIL that other threads of its process own."""
-    waiting = [(rank, wait) for rank in case.ranks if (wait := _moving_wait(case, rank)) and wait.share >= GIL_SHARE]
+    moving = (rank for rank in case.ranks if case.progress[rank.pid].kind == "moving")
+    waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) and wait.share >= GIL_SHARE]
     told = [(rank, wait, owners) for rank, wait in waiting if (owners := gil_owners(case, rank)) is not None]
     held = [one for one in told if one[2].held >= max(OFTEN_HELD, HELD_SHARE * (one[2].held + one[2].own))]
     if waiting and not told:
@@ -140,50 +143,19 @@ def kept_from_gil(case: Case, cause: Cause) -> Outcome:
     )
 
 
-def _moving_wait(case: Case, rank: Member) -> GilWait | None:
-    return gil_wait(case, rank) if case.progress[rank.pid].kind == "moving" else None
-
-
 def _evidence(case: Case, rank: Member, wait: GilWait, owners: GilOwners, name: str) -> tuple[Evidence, ...]:
     own = f"pid {rank.pid} thread {case.progress[rank.pid].thread}"
     tid, times = owners.others[0]
     runs = motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share
-    return (
-        case.saw(
-            "stack",
-            f"pid {rank.pid} {name}",
-            "owns the GIL",
-            f"in {times} of {owners.dumps} dumps, the training thread in {owners.own}",
-            "the training thread in most",
-        ),
-        case.saw(
-            "thread",
-            own,
-            "asks for the GIL",
-            f"in {wait.asking} of {wait.looks} looks, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core",
-            "never, or now and then",
-        ),
-        *(
-            ()
-            if runs is None
-            else (case.saw("thread", f"pid {rank.pid} thread {tid}", "runs meanwhile", f"{runs:.0%} of a core"),)
-        ),
+    owned = f"in {times} of {owners.dumps} dumps, the training thread in {owners.own}"
+    asks = f"in {wait.asking} of {wait.looks} looks, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
+    found = (
+        case.saw("stack", f"pid {rank.pid} {name}", "owns the GIL", owned, "the training thread in most"),
+        case.saw("thread", own, "asks for the GIL", asks, "never, or now and then"),
     )
-
-
-def _asks(thread: Thread) -> bool:
-    wait = thread.wait
-    if wait is None or wait.kind != "futex" or wait.forever or wait.remaining_seconds is None:
-        return False
-    return wait.remaining_seconds <= GIL_WAIT_SECONDS
-
-
-def _untold(thread: Thread) -> bool:
-    """Whether it sleeps for a time that could not be read: by then it may have gone on."""
-    wait = thread.wait
-    if wait is None:
-        return thread.state == "S"
-    return wait.kind == "futex" and not wait.forever and wait.remaining_seconds is None
+    if runs is None:
+        return found
+    return (*found, case.saw("thread", f"pid {rank.pid} thread {tid}", "runs meanwhile", f"{runs:.0%} of a core"))
 
 
 def _waits(case: Case, stack: Stack) -> bool:

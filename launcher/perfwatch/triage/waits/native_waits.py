@@ -5,10 +5,10 @@ Python does not know, and those for somebody far away. That such a wait lasts sa
 """
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import dominant, motion
+from perfwatch.triage.moving.motion import dominant
 from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.sights import GROUP_THREADS
-from perfwatch.triage.waits.node import End, Node
+from perfwatch.triage.waits.node import End, Node, threads_of
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, package_of, short_name
 from perfwatch_probes import readings as r
@@ -37,13 +37,13 @@ def in_native_code(history: History, node: Node) -> bool:
         return False
     line = line_of(history, inner)
     if line is None:
-        return not is_user(inner) or not all(map(_parked, _seen(history, node.pid, _native(history, node.pid))))
+        return not is_user(inner) or not all(map(_parked, _native(history, node.pid)))
     return not line.text.startswith(("with ", "async with ")) and "acquire" not in names(line.calls)
 
 
 def nobody_left(history: History, node: Node) -> bool:
-    """Whether no thread of its process can wake one that waits in a futex of that process alone: all wait so, without a timeout."""
-    alive = _seen(history, node.pid, [tid for _, tid in history.of(r.Thread, node.pid)])
+    """True if no thread of its process can wake one that waits in a futex of that process alone: all wait so, without a timeout."""
+    alive = _alive(history, node.pid)
     used = history.latest(r.ProcessUsage, node.pid)
     return used is not None and used.reading.threads <= len(alive) and all(map(_parked, alive))
 
@@ -69,37 +69,31 @@ def reduces(history: History, pid: int) -> bool:
     (torch, ProcessGroupGloo.cpp, ``runLoop``; measured with 2.13). A future of NCCL's is complete as soon as its kernel is
     launched: its callbacks wait for nobody.
     """
-    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
-    loops = (one.reading for one in known if one is not None and one.reading.name.startswith(OF_GLOO))
-    return any(one.state not in ("X", "Z") and not _parked(one) for one in loops)
+    return any(one.name.startswith(OF_GLOO) and not _parked(one) for one in _alive(history, pid))
 
 
 def of_gloo(history: History, pid: int, tid: int) -> bool:
-    """Whether a native thread moves the bytes of gloo's collectives, and brings nothing else about.
+    """True if a native thread moves the bytes of gloo's collectives, and provides nothing else.
 
-    One that waits for longer at a time is somebody else's, however little of that is left at one look.
+    A thread that waits for longer at a time belongs to something else, however little of that is left in one sample.
     """
     looks = [one.reading.wait for one in history.series(r.Thread, pid, tid, seconds=LOOP_WATCHED_SECONDS)]
     waits = [wait for wait in looks if wait is not None]
-    if not waits or any(_waits_longer(wait) for wait in waits):
-        return False
-    known = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
-    return any(one is not None and one.reading.name.startswith(OF_GLOO) for one in known)
-
-
-def _waits_longer(wait: r.Wait) -> bool:
-    loops = wait.call.startswith("epoll") and not wait.forever
-    return not loops or (wait.remaining_seconds or 0.0) > LOOP_SECONDS
+    brief = (
+        wait.call.startswith("epoll") and not wait.forever and (wait.remaining_seconds or 0.0) <= LOOP_SECONDS
+        for wait in waits
+    )
+    return bool(waits) and all(brief) and any(one.name.startswith(OF_GLOO) for one in threads_of(history, pid))
 
 
 def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:
     """The descriptors on which threads without a Python frame waited lately."""
-    return frozenset().union(*(waited_on(history, pid, tid, seconds) for tid in _native(history, pid)))
+    return frozenset().union(*(waited_on(history, pid, one.tid, seconds) for one in _native(history, pid)))
 
 
 def in_kernel(history: History, pid: int) -> bool:
-    """Whether a thread without a Python frame is in state D: it reads through a mapping, and no counter shows it."""
-    return any(motion(history, pid, tid).state == "D" for tid in _native(history, pid))
+    """True if a thread without a Python frame is in state D: it reads through a mapping, and no counter shows it."""
+    return any(one.state == "D" for one in _native(history, pid))
 
 
 def called_from(end: End) -> str:
@@ -109,14 +103,14 @@ def called_from(end: End) -> str:
     return f"native code of {package}" if package else "native code"
 
 
-def _seen(history: History, pid: int, tids: list[int]) -> list[r.Thread]:
-    looks = [seen.reading for tid in tids if (seen := history.latest(r.Thread, pid, tid))]
-    return [one for one in looks if one.state not in ("X", "Z")]
-
-
 def _parked(thread: r.Thread) -> bool:
     return thread.wait is not None and thread.wait.kind == "futex" and thread.wait.forever
 
 
-def _native(history: History, pid: int) -> list[int]:
-    return [tid for _, tid in history.of(r.Thread, pid) if dominant(history, pid, tid) is None]
+def _native(history: History, pid: int) -> list[r.Thread]:
+    """The threads of a process that have no Python frame."""
+    return [one for one in _alive(history, pid) if dominant(history, pid, one.tid) is None]
+
+
+def _alive(history: History, pid: int) -> list[r.Thread]:
+    return [one for one in threads_of(history, pid) if one.state not in ("X", "Z")]

@@ -1,10 +1,11 @@
 """One thread on a wait chain, and what the end of a chain can be."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import Motion, dominant, motion
-from perfwatch.triage.present import is_past
+from perfwatch.triage.moving.motion import Motion, dominant, motion, python_threads
+from perfwatch.triage.present import is_past, open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.words.code import looking
 from perfwatch.triage.words.frames import inner_tags, show, tags, user_frame
@@ -13,6 +14,8 @@ from perfwatch_probes import readings as r
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
 NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
+WRITABLE, READABLE = 4, 1  # of poll(2)
+STDIN, OWN_TERMINALS = 0, ("/dev/tty", "/dev/console")
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
 
 
@@ -55,12 +58,32 @@ class Node:
     @property
     def naps(self) -> bool:
         """Whether it sleeps a little, again and again at one place, and reads and writes nothing in between."""
-        return (
-            self.wait is not None
-            and self.wait.kind == "sleep"
-            and self.motion.distinct <= 1
-            and not self.motion.io_calls
-        )
+        sleeps = self.wait is not None and self.wait.kind == "sleep"
+        return sleeps and self.motion.distinct <= 1 and not self.motion.io_calls
+
+
+def has_timeout(node: Node) -> bool:
+    """Blocked in a futex with a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and not node.wait.forever
+
+
+def waits_forever(node: Node) -> bool:
+    """Blocked in a futex without a timeout."""
+    return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
+
+
+def gives(wait: r.Wait, fd: int) -> bool:
+    """Whether a thread waits to hand something over on a descriptor, and not to get something there."""
+    polled = any(one.fd == fd and one.events & WRITABLE and not one.events & READABLE for one in wait.polled)
+    return wait.kind in ("send", "write") or polled
+
+
+def is_typed_at(terminal: r.Descriptor) -> bool:
+    """Whether somebody may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
+
+    Others are serial lines to a device, or the terminals that programs make for those that they talk to.
+    """
+    return terminal.fd == STDIN or terminal.target in OWN_TERMINALS or terminal.controlling is True
 
 
 EVENT_LOOP = "asyncio"  # tag of its frames
@@ -128,6 +151,35 @@ def node_of(history: History, job: Job, pid: int, tid: int | None = None) -> Nod
         inner=inner_tags(stack.reading) if stack else frozenset(),
         motion=motion(history, pid, tid),
     )
+
+
+def beside(history: History, job: Job, node: Node) -> list[Node]:
+    """The other Python threads of its process."""
+    return [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
+
+
+def threads_of(history: History, pid: int) -> list[r.Thread]:
+    """Each thread of a process, as it was last sampled."""
+    looks = (history.latest(r.Thread, *key) for key in history.of(r.Thread, pid))
+    return [one.reading for one in looks if one is not None]
+
+
+def waited_on(history: History, node: Node) -> list[r.Descriptor]:
+    """What a thread is blocked on; for an epoll instance, what that watches."""
+    if node.wait is None:
+        return []
+    found = _opened(history, node, [node.wait.fd] if node.wait.fd is not None else [one.fd for one in node.wait.polled])
+    watched = [fd for file in found if file.kind == "epoll" for fd in file.watched]
+    return [*(file for file in found if file.kind != "epoll"), *_opened(history, node, watched)]
+
+
+def _opened(history: History, node: Node, fds: Iterable[int]) -> list[r.Descriptor]:
+    return [seen.reading for fd in fds if (seen := open_file(history, node.pid, node.tid, fd))]
+
+
+def led_to(nodes: Sequence[Node], why: str = "") -> Found:
+    """Where a wait leads that one of these threads ends."""
+    return f"thread {nodes[0].name or nodes[0].tid}{why}", tuple(nodes), None
 
 
 def silence(history: History, node: Node) -> float | None:

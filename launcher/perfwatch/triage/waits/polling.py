@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names, tries_for_a_lock
-from perfwatch.triage.words.frames import any_tag, user_frame
+from perfwatch.triage.words.frames import any_tag
 from perfwatch_probes import readings as r
 
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
@@ -20,19 +21,13 @@ FILE_NAME = re.compile(r"\w\.[A-Za-z]\w{0,7}$")  # a name with an ending, in a f
 MOST_NEAR = 3
 OPENING = -1  # the number under which a path is kept that has no descriptor yet
 SOUGHT = -2  # that of a path for which a loop looks
-FIFO_WAIT = (
-    "wait_for_partner"  # fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
-)
-
-
-def source_of(history: History, node: Node) -> r.SourceLine | None:
-    """The text of the line that the thread is at, where it was read."""
-    return line_of(history, user_frame(node.stack) if node.stack else None)
+# fs/pipe.c, where an open of a FIFO waits; the only wait channel that is trusted, as a hint
+FIFO_WAIT = "wait_for_partner"
 
 
 def polls_a_file(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line tests for a file or a lock file."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     left = node.wait.remaining_seconds if node.wait is not None else None
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
         return False
@@ -40,34 +35,26 @@ def polls_a_file(history: History, node: Node) -> bool:
     return bool(called & r.FILE_TESTS) or (tries_for_a_lock(source) and "sleep" in called)
 
 
-def locked_by_others(history: History, node: Node) -> r.Descriptor | None:
-    """An open file that others have locked, for a thread that naps in a call of its line, which itself does not sleep.
+def locked(history: History, node: Node) -> tuple[r.Descriptor, tuple[int, ...]] | None:
+    """A locked file and the processes that hold it, for a thread that naps in a call of its line, which itself does not sleep.
 
-    A library that sleeps and tries again (sqlite's busy handler) shows no blocked call and no frame of its own.
+    A library that sleeps and tries again (sqlite's busy handler) shows no blocked call and no frame of its own. Its own process may hold
+    the lock as well, if it has the file open twice: two connections to one database.
     """
-    files = _tried_again(history, node)
-    return next((file for file in files if set(file.lock_holders) - {node.pid}), None)
-
-
-def locked_by_itself(history: History, node: Node) -> r.Descriptor | None:
-    """The same where its own process holds the lock, and has the file open twice: two connections to one database."""
-    files = _tried_again(history, node)
-    opened = Counter(file.inode for file in files)
-    return next((file for file in files if node.pid in file.lock_holders and opened[file.inode] > 1), None)
-
-
-def _tried_again(history: History, node: Node) -> list[r.Descriptor]:
-    """The files of a thread that naps within a call of its line, which itself does not sleep."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     if source is None or "sleep" in names(source.calls) or node.motion.distinct > 1:
-        return []
+        return None
     seen = (history.latest(r.Descriptor, *key) for key in history.of(r.Descriptor, node.pid))
-    return [one.reading for one in seen if one is not None and one.reading.kind == "file"]
+    files = [one.reading for one in seen if one is not None and one.reading.kind == "file"]
+    by_others = [(file, held) for file in files if (held := tuple(pid for pid in file.lock_holders if pid != node.pid))]
+    opened = Counter(file.inode for file in files)
+    by_itself = [(file, (node.pid,)) for file in files if node.pid in file.lock_holders and opened[file.inode] > 1]
+    return next(iter([*by_others, *by_itself]), None)
 
 
 def only_asks(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line waits for a condition and does little else."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     if source is None or source.loops[:1] != ("while",):
         return False
     called = names(source.loop_calls)
@@ -76,7 +63,7 @@ def only_asks(history: History, node: Node) -> bool:
 
 def supervises(history: History, node: Node) -> bool:
     """Whether the loop around the sleeping line asks after threads or processes that work for this one."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     return source is not None and bool(names(source.loop_calls) & SUPERVISION)
 
 
@@ -88,31 +75,22 @@ def path_of(history: History, node: Node) -> str:
     """
     if node.wait is not None and node.wait.path:
         return node.wait.path
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     named = source.loop_files if source is not None else ()
     if not named and takes_a_lock(history, node):
         return ""
-    texts = _files((*named, *(_texts(history, node) if named or source is None else _tested(history, node, source))))
+    texts = _files((*named, *_texts(history, node, None if named or source is None else source.tested_names)))
     whole = [text for text in texts if text in named and FILE_NAME.search(text)]
     told = [*whole, *(text for text in texts if "/" in text)] or [text for text in texts if FILE_NAME.search(text)]
     path = told[0] if named or len(told) == 1 else ""
     return "" if source is not None and source.awaits == r.APPEARS and is_there(history, node.pid, path) else path
 
 
-def _tested(history: History, node: Node, source: r.SourceLine) -> tuple[str, ...]:
-    """The texts of the variables that a loop tests; all of them where their names were not read."""
-    stack = _with_texts(history, node)
-    if stack is None or not stack.text_names:
-        return _texts(history, node)
-    both = zip(stack.texts, stack.text_names, strict=True)
-    return tuple(text for text, name in both if name in source.tested_names)
-
-
 def in_words(history: History, node: Node, path: str) -> str:
     """For what it waits whose path this is ("": not known), as far as is known whether it is there."""
     if not path and takes_a_lock(history, node):
         return "a lock file to be released"
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     waits = source.awaits if source is not None else ""
     there = is_there(history, node.pid, path)
     if waits == r.GOES:
@@ -143,7 +121,7 @@ def _files(texts: tuple[str, ...]) -> list[str]:
 
 def takes_a_lock(history: History, node: Node) -> bool:
     """Whether it is a lock's file that the loop around the sleeping line tries for, by its own text or by the library that it is in."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     return any_tag(node.inner, "file_lock") or (source is not None and tries_for_a_lock(source))
 
 
@@ -152,15 +130,13 @@ def texts_near(history: History, node: Node) -> tuple[str, ...]:
     return tuple(text for text in _files(_texts(history, node)) if len(text) > 1)[:MOST_NEAR]
 
 
-def _texts(history: History, node: Node) -> tuple[str, ...]:
-    stack = _with_texts(history, node)
-    return stack.texts if stack is not None else ()
-
-
-def _with_texts(history: History, node: Node) -> r.Stack | None:
-    """The newest stack whose variables were read."""
-    stacks = reversed(history.series(r.Stack, node.pid, node.tid))
-    return next((seen.reading for seen in stacks if seen.reading.texts), None)
+def _texts(history: History, node: Node, tested: Collection[str] | None = None) -> tuple[str, ...]:
+    """Texts in the variables of the newest stack of which they were read; only of variables with these names, where names are known."""
+    stacks = (one.reading for one in reversed(history.series(r.Stack, node.pid, node.tid)))
+    stack = next((one for one in stacks if one.texts), None)
+    if stack is None or tested is None or not stack.text_names:
+        return stack.texts if stack is not None else ()
+    return tuple(text for text, name in zip(stack.texts, stack.text_names, strict=True) if name in tested)
 
 
 def opened(history: History, node: Node) -> r.Descriptor | None:
@@ -179,6 +155,6 @@ def is_fifo(node: Node, file: r.Descriptor | None) -> bool:
 
 def waits_for_work(history: History, node: Node) -> bool:
     """Whether the program's own line calls ``wait`` on something without Python frames, as the handle of a collective is."""
-    source = source_of(history, node)
+    source = line_of(history, node.frame)
     in_line = source is not None and bool(names(source.calls) & WORK_WAITS)
     return in_line and not node.inner and node.stack is not None and len(node.stack.frames) > 0

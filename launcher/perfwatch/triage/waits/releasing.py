@@ -1,25 +1,40 @@
-"""Who may still release a lock: threads that work, and threads that rest for a while and come back; and what each waits for."""
+"""Waits that no known thread ends: deadlocked locks, circles of connections, and silent native code."""
 
 from collections.abc import Iterable
 
+import msgspec
+
 from perfwatch.triage.case import Case
-from perfwatch.triage.waits.asked_for import A_LOCK, A_TASK, MAY, awaited
+from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.heartbeats import has_timeout
-from perfwatch.triage.waits.lock_owners import holds, takes_again
-from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, node_of
+from perfwatch.triage.waits.libraries import ANSWER, ITS_NEXT_CALL
+from perfwatch.triage.waits.locks import A_LOCK, A_TASK, MAY, awaited, holds, takes_again
+from perfwatch.triage.waits.native_waits import called_from, in_kernel
+from perfwatch.triage.waits.node import EVENT_LOOP, End, Node, culprit, has_timeout, node_of
+from perfwatch.triage.waits.other_end import answering
 from perfwatch.triage.waits.threads import OUTSIDE_HELD, nearest, other_threads
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import any_tag, is_user, show
-from perfwatch.verdict import Evidence
-from perfwatch_probes.readings import Frame
+from perfwatch.verdict import Alternative, Evidence, Outcome
+from perfwatch_probes.readings import Descriptor, Frame
 
 ELSEWHERE = frozenset({"loader", "pool", "gil"})  # chains that have a rule of their own
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
 CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
+CAUSE = "deadlocked_locks"
+CEILING = 0.78  # who would answer is not known
+CEILING_ELSEWHERE = ONE_SOURCE  # and may well be at work, on another machine
+ALIVE_SECONDS = 30.0  # since a byte came: gRPC's signs of life come every ten
+# Times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device.
+PATIENT, GUESSED = 5.0, 0.7
+UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
+TIMEOUT = "give the request a timeout"
+BY_CHILD = Alternative(cause="blocked_child", refuted_by="it is talked to over the network")
 
 
 def blocked_beside(case: Case, chain: Chain) -> list[Node]:
@@ -32,18 +47,16 @@ def blocked_beside(case: Case, chain: Chain) -> list[Node]:
 
 
 def partners(case: Case, chain: Chain) -> list[Node]:
-    """Who waits together with the end: the threads on the cycle, or those of its process that wait for ever too."""
-    end = chain.end
+    """The threads that wait together with the end: those on the cycle, or those of its process that wait for ever too."""
+    end, start = chain.end, (chain.start.pid, chain.start.tid)
     if end.kind != "cycle":
         shared = end.node.wait is not None and end.node.wait.shared
         nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not shared]
         return [node for node in nodes if not idle(node)]
-    on = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
-    start, last = (chain.start.pid, chain.start.tid), (end.node.pid, end.node.tid)
-    keys = [key for key in on if key not in (last, start)]
-    if start in on and start != last and not keys:
-        keys = [start]
-    return [node_of(case.history, case.job, pid, tid) for pid, tid in keys]
+    keys = dict.fromkeys((link.pid, link.tid) for link in chain.links if link.tid is not None)
+    others = [key for key in keys if key != (end.node.pid, end.node.tid)]
+    beside = [key for key in others if key != start] or others
+    return [node_of(case.history, case.job, pid, tid) for pid, tid in beside]
 
 
 def held_up(end: Node, beside: list[Node]) -> list[Node]:
@@ -156,3 +169,91 @@ def partner_named(node: Node, end: End, lock: str) -> str:
     """A partner, and what it waits for where that is not the same."""
     own = awaited(node)
     return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")
+
+
+def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
+    """A thread waits in native code while nothing of its process works; None while a thread reads through a mapping.
+
+    A queue of C++ that is not filled, a peer that an RPC library has lost and a lock of a library look like a long request of which no byte
+    has come yet. So it is given the full hang timeout, and is never certain. What asks other machines for what they make (``ray.get``) may
+    wait for hours, and nothing here is seen to work: that stays a suspicion.
+    """
+    node = chain.end.node
+    if in_kernel(case.history, node.pid):
+        return None
+    elsewhere = may_be_elsewhere(case, chain.end)
+    what = f"for {ANSWER}" if chain.end.detail == ANSWER else f"in {called_from(chain.end)}, for what cannot be seen"
+    return hung(
+        case,
+        CAUSE,
+        chain,
+        owner="unknown",
+        summary=f"{who(chain)} waits {what}; nothing that might bring it works: "
+        "no other thread of its process, and no process that it started"
+        + ("; who answers may be on another machine" if elsewhere else ""),
+        patience=temporal(case),
+        ceiling=CEILING_ELSEWHERE if elsewhere else CEILING,
+        alternatives=(Alternative(cause="downloading", refuted_by="no byte passes on its connections"),),
+        next=(f"py-spy dump --native --pid {node.pid}",),
+    )
+
+
+def may_be_elsewhere(case: Case, end: End) -> bool:
+    """True if a wait is for what others of a cluster make, and another machine keeps in touch; or for a call of unknown origin."""
+    keys = case.history.of(Descriptor, end.node.pid) if "remote_get" in end.node.inner else ()
+    files = [seen for key in keys if (seen := case.history.latest(Descriptor, *key)) is not None]
+    known = [(one.reading.socket, case.at - one.at) for one in files if one.reading.socket is not None]
+    remote = [(one, age) for one, age in known if one.local.rpartition(":")[0] != one.peer.rpartition(":")[0]]
+    ages = [one.received_ago_seconds + age for one, age in remote if one.received_ago_seconds is not None]
+    return end.detail == ITS_NEXT_CALL or min(ages, default=ALIVE_SECONDS + 1) <= ALIVE_SECONDS
+
+
+def served_by_the_job(case: Case, cause: str, chain: Chain) -> Outcome:
+    """The peer is a process of the job itself, which stands still."""
+    if chain.end.kind == "cycle":
+        return _in_a_circle(case, cause, chain)
+    patience = STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case)
+    return hung(
+        case,
+        cause,
+        chain,
+        owner="user_code",
+        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
+        f"there {who(chain)} waits for {chain.awaited}",
+        patience=patience,
+        alternatives=(BY_CHILD,),
+        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
+    )
+
+
+def at_the_peer(case: Case, end: End) -> Node | None:
+    """Who should answer, where the peer is one process of the job, and one thread of it is known to be at a line of the program.
+
+    One that waits for visitors owes nothing, for all that is known.
+    """
+    inside = tuple(pid for pid in end.others if pid != end.node.pid and pid in case.job.members)
+    found = [one for one in answering(case.history, case.job, inside) if one.frame is not None]
+    found = [one for one in found if one.wait is None or one.wait.kind != "accept"]
+    return found[0] if len(found) == 1 else None
+
+
+def _in_a_circle(case: Case, cause: str, chain: Chain) -> Outcome:
+    """The peer waits for bytes, too, and in the end for those of this process."""
+    others = partners(case, chain)
+    ask_them = ", ".join(named(one, chain.end.node.pid) for one in others)
+    found = hung(
+        case,
+        cause,
+        chain,
+        owner="user_code",
+        summary=f"{who(chain)} waits for {turn_of(chain)}, and so in turn does {ask_them}: none of them sends",
+        patience=STRUCTURAL_SECONDS,
+        evidence=tuple(
+            case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")
+            for one in others[:4]
+        ),
+        ceiling=1.0 if all(one.stack is not None for one in (chain.end.node, *others)) else UNREAD,
+        alternatives=(BY_CHILD,),
+        next=(f"py-spy dump --nonblocking --locals --pid {chain.end.node.pid}", TIMEOUT),
+    )
+    return msgspec.structs.replace(found, culprits=tuple(map(culprit, (chain.end.node, *others))))

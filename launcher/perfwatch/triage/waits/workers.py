@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import dominant, python_threads
+from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Job, Member
-from perfwatch.triage.waits.node import End, Found, Node, node_of
+from perfwatch.triage.waits.node import End, Found, Node, beside, led_to, node_of
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, is_user, show, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, is_user, show, tags_of
 from perfwatch_probes import readings as r
 
 ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
@@ -44,17 +44,14 @@ def pool_members(job: Job, node: Node) -> list[Member]:
 
 def pool(history: History, job: Job, node: Node) -> Found | None:
     """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
-    inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    threads = tuple(n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n))
-    threads = tuple(n for n in threads if not _serves_nobody(history, n)) or threads
-    kinds = (
-        EXECUTOR_TAGS if "pool_wait" in node.inner else EXECUTOR_TAGS[1:]
-    )  # a future is none of multiprocessing's pool
+    inside = beside(history, job, node)
+    threads = [n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n)]
+    threads = [n for n in threads if not _serves_nobody(history, n)] or threads
+    kinds = EXECUTOR_TAGS if "pool_wait" in node.inner else EXECUTOR_TAGS[1:]  # a future is none of multiprocessing's
     service = [n for n in inside if any_tag(n.tags, *kinds)]
-    feeding = tuple(n for n in service if n.frame is not None and is_user(n.frame))
-    if threads or feeding:
-        chosen = threads or feeding
-        return f"thread {chosen[0].name or chosen[0].tid} of its pool", chosen, None
+    chosen = threads or [n for n in service if n.frame is not None and is_user(n.frame)]
+    if chosen:
+        return led_to(chosen, " of its pool")
     members = pool_members(job, node)
     if not members or not (service or "pool_wait" in node.inner):
         return None
@@ -69,8 +66,7 @@ def calling_back(history: History, job: Job, node: Node) -> Found | None:
 
     For a thread that waits for what such a callback may bring. None where no worker is at one.
     """
-    inside = [node_of(history, job, node.pid, tid) for tid in python_threads(history, node.pid) if tid != node.tid]
-    if not any(any_tag(one.tags, *EXECUTOR_TAGS) for one in inside):
+    if not any(any_tag(one.tags, *EXECUTOR_TAGS) for one in beside(history, job, node)):
         return None
     known = [m for m in pool_members(job, node) if m.alive]
     busy = [m for m in known if (one := node_of(history, job, m.pid)).stack is not None and not idle(one)]
@@ -78,13 +74,12 @@ def calling_back(history: History, job: Job, node: Node) -> Found | None:
 
 
 def _serves_nobody(history: History, node: Node) -> bool:
-    """Whether a thread of a pool rests in an endless loop of its task that only looks at something now and then: it gives no result.
+    """True if a thread of a pool rests in an endless loop of its task that only looks at something now and then: it gives no result.
 
-    One that takes orders, or hands something over, may be who gives it: a batcher completes the futures of others. So may one
-    that is met at work, whatever its loop is seen to call.
+    One that takes orders, or hands something over, may give it: a batcher completes the futures of others. So may one that is met at
+    work, whatever its loop is seen to call.
     """
-    frames = node.stack.frames if node.stack else ()
-    within = tuple(takewhile(lambda one: not any_tag(_tags(one), "futures_worker", "pool_worker"), frames))
+    within = _in_task(node.stack) if node.stack is not None else []
     task = next((one for one in reversed(within) if is_user(one)), None)
     line = line_of(history, task)
     if line is None or task != within[0] or not line.endless or line.calls_unnamed:
@@ -133,7 +128,7 @@ def idle(worker: Node) -> bool:
     if worker.state in ("T", "t", "D") or worker.stack is None:
         return False
     asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and between_tasks(worker.stack))
-    return asks and "fetch" not in worker.tags and not _own_code_inside(worker.stack)
+    return asks and "fetch" not in worker.tags and not any(map(is_user, _in_task(worker.stack)))
 
 
 def _tags(frame: r.Frame) -> frozenset[str]:
@@ -148,27 +143,16 @@ def between_tasks(stack: r.Stack) -> bool:
     )
 
 
-def _own_code_inside(stack: r.Stack) -> bool:
-    """Whether a task of the program is on the stack, inside the loop that takes tasks."""
-    for frame in stack.frames:
-        if any_tag(_tags(frame), "worker", "pool_worker", "futures_worker"):
-            return False
-        if is_user(frame):
-            return True
-    return False
+def _in_task(stack: r.Stack) -> list[r.Frame]:
+    """The frames inside of the loop that takes tasks."""
+    return list(takewhile(lambda one: not any_tag(_tags(one), "worker", "pool_worker", "futures_worker"), stack.frames))
 
 
 def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
     """A queue's feeder or pin-memory thread that is at something else than waiting for work."""
-    for pid in pids:
-        for tid in python_threads(history, pid):
-            stack = dominant(history, pid, tid)
-            if stack is None or not any_tag(tags(stack.reading), "feeder", "pin_memory"):
-                continue
-            node = node_of(history, job, pid, tid)
-            if not _waits_for_work(node):
-                return node
-    return None
+    nodes = (node_of(history, job, pid, tid) for pid in pids for tid in python_threads(history, pid))
+    feeders = (one for one in nodes if any_tag(one.tags, "feeder", "pin_memory"))
+    return next((one for one in feeders if not _waits_for_work(one)), None)
 
 
 def _waits_for_work(node: Node) -> bool:
@@ -188,19 +172,15 @@ def gone(job: Job, node: Node) -> tuple[int, ...]:
 
 def behind_manager(history: History, job: Job, node: Node, peers: tuple[int, ...]) -> tuple[Node, ...]:
     """Where a ``multiprocessing.Manager`` is the peer: the other processes of the job, for they fill its queues."""
-    if not any("manager" in _tags_of(history, pid) for pid in peers):
+    if not any(_is_manager(history, job, pid) for pid in peers):
         return ()
     others = [m for m in job.members.values() if m.process.python and m.role in ("child", "worker", "pool_worker")]
-    found = [m.pid for m in others if m.pid not in (node.pid, *peers) and "manager" not in _tags_of(history, m.pid)]
+    found = [m.pid for m in others if m.pid not in (node.pid, *peers) and not _is_manager(history, job, m.pid)]
     return tuple(node_of(history, job, pid) for pid in found)
 
 
-def _tags_of(history: History, pid: int) -> frozenset[str]:
-    found: set[str] = set()
-    for tid in python_threads(history, pid):
-        stack = dominant(history, pid, tid)
-        found |= tags(stack.reading) if stack is not None else frozenset()
-    return frozenset(found)
+def _is_manager(history: History, job: Job, pid: int) -> bool:
+    return any("manager" in node_of(history, job, pid, tid).tags for tid in python_threads(history, pid))
 
 
 def child(history: History, job: Job, node: Node) -> Found:
@@ -229,21 +209,16 @@ def at_work_first(history: History, job: Job, files: Iterable[r.Descriptor]) -> 
 
     An event loop waits on everything at once, and a server of its own that is never to end is one of them.
     """
-
-    def order(file: r.Descriptor) -> int:
-        if not is_pidfd(file):
-            return 0
-        stands = file.watched_pid is not None and node_of(history, job, file.watched_pid).motion.frozen is True
-        return 1 if stands else -1
-
-    return sorted(files, key=order)
+    pids = {file.fd: file.watched_pid for file in files if is_pidfd(file)}
+    stand = {fd for fd, pid in pids.items() if pid is not None and node_of(history, job, pid).motion.frozen is True}
+    return sorted(files, key=lambda file: (file.fd in stand) - (file.fd in pids and file.fd not in stand))
 
 
 def _one_of(history: History, job: Job, node: Node, wanted: int | None) -> Found:
     members = [m for m in job.children(node.pid) if m.role != "service" and (wanted is None or m.pid == wanted)]
     if wanted is None and any(m.alive and m.role != "worker" for m in members):
         members = [m for m in members if m.alive and m.role != "worker"]
-    return _others(history, job, node, [m for m in members if not ended_before(history, node, m)], "child")
+    return _others(history, job, node, members, "child")
 
 
 def begun(history: History, job: Job, node: Node) -> Found | None:
@@ -252,25 +227,17 @@ def begun(history: History, job: Job, node: Node) -> Found | None:
         return None
     since = node.thread_at - node.thread.ran_ago_seconds
     looks = (history.latest(r.Process, m.pid) for m in job.children(node.pid) if m.alive)
-    ages = {
-        s.reading.pid: s.at - s.reading.age_seconds - since for s in looks if s and s.reading.age_seconds is not None
-    }
-    first = min((pid for pid, later in ages.items() if later > -BEGUN_SECONDS), key=lambda pid: ages[pid], default=None)
-    return None if first is None else _others(history, job, node, [job.members[first]], "child")
+    ages = [
+        (s.at - s.reading.age_seconds - since, s.reading.pid) for s in looks if s and s.reading.age_seconds is not None
+    ]
+    first = min((one for one in ages if one[0] > -BEGUN_SECONDS), default=None)
+    return None if first is None else _others(history, job, node, [job.members[first[1]]], "child")
 
 
 def joined(history: History, job: Job, node: Node) -> Found:
     """The thread joins one or more processes."""
-    members = [m for m in job.children(node.pid) if m.role != "service" and not ended_before(history, node, m)]
+    members = [m for m in job.children(node.pid) if m.role != "service"]
     return _others(history, job, node, members, "process")
-
-
-def ended_before(history: History, node: Node, member: Member) -> bool:
-    """Whether a process was known to be gone when the thread began to wait: nobody waits for the end of that one."""
-    if member.alive or node.thread is None or node.wait is None or not node.wait.forever:
-        return False
-    known = history.series(r.ProcessEnded, member.pid)[0].at
-    return known < node.thread_at - (node.thread.ran_ago_seconds or 0.0)
 
 
 def _others(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:

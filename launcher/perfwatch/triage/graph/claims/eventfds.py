@@ -4,14 +4,13 @@ from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims import locks, native
 from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
-from perfwatch.triage.waits import other_end
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import Node, waited_on
 
 
 def unknown_or_eventfd(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Complete if the kernel lists the holders (Linux 5.2), and nothing but Python threads acts for them. Else it is unknown."""
-    files = other_end.waited_on(built.history, node, node.wait) if node.wait is not None else []
+    files = waited_on(built.history, node)
     if len(files) != 1 or files[0].kind != "eventfd" or not files[0].writers:
         native.unknown(built, task, node, edge, seen)
         return

@@ -13,11 +13,10 @@ from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.sights import GROUP_THREADS
-from perfwatch.triage.waits import other_end
-from perfwatch.triage.waits.asked_for import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.native_waits import of_gloo, reduces
-from perfwatch.triage.waits.node import Node, node_of
+from perfwatch.triage.waits.node import Node, node_of, waited_on
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, user_frames
@@ -128,7 +127,7 @@ def _file_of_others(built: Builder, node: Node) -> str:
     """An event loop wakes for any file that it watches: what may come over one from outside of the job, if anything may."""
     if node.wait is None:
         return ""
-    files = other_end.waited_on(built.history, node, node.wait)
+    files = waited_on(built.history, node)
     if not files:
         return Unread("the files that it watches were not read")
     for file in files:
@@ -152,7 +151,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
     telling = (*TELLING, signal.SIGCHLD) if has_children else TELLING
     if node.tid == node.pid and caught is not None and any(caught >> (one - 1) & 1 for one in telling):
         return "a signal handler"
-    files = other_end.waited_on(history, node, node.wait) if node.wait is not None else []
+    files = waited_on(history, node)
     kernel = (file for file in files if file.target.partition(":")[2].strip("[]") in KERNEL_FILES)
     if any(not (file.kind == "eventfd" and file.writers) for file in kernel):
         return "a timer or watch of the kernel"

@@ -8,8 +8,8 @@ from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Needs, Pro
 from perfwatch.triage.moving.motion import has_ended, python_threads
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.work import work_of
-from perfwatch.triage.waits.child_at_rest import polls_by_programs
 from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
+from perfwatch.triage.waits.napping import polls_by_programs
 from perfwatch.triage.waits.node import Node
 from perfwatch_probes import readings as r
 

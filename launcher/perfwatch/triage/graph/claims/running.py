@@ -8,7 +8,7 @@ from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Reso
 from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
 from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
-from perfwatch.triage.waits.devices import in_sync, may_wait_unseen
+from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch_probes.readings import Stack
@@ -74,17 +74,12 @@ def _seconds_in_call(built: Builder, node: Node) -> float:
     return built.case.at - began
 
 
-def _may_wait_for_a_card(built: Builder, node: Node) -> bool:
-    """True if a thread may spin for a card of which it is not known whether it works for this process."""
-    return unseen(built.history, node.pid) or may_wait_unseen(built.history, node)
-
-
 def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
     """What a thread waits for that uses a core in native code and gets no further: an idle card, or another rank."""
     if in_sync(built.history, node.stack) and idle_card_seconds(built.case, node.pid) is not None:
         why = "a host function may hold up its stream"
         resource = Resource(Kind.GPU, ("stream", node.pid), complete=False, why=why, basis=Basis.STACK)
-    elif built.case.progress[node.pid].kind == "still" or _may_wait_for_a_card(built, node):
+    elif built.case.progress[node.pid].kind == "still" or unseen(built.history, node.pid):
         why = "it may spin in native code"
         resource = Resource(Kind.NATIVE, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     else:
