@@ -23,6 +23,7 @@ from perfwatch.triage.graph.thresholds import (
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.shares.profile import profile
@@ -167,7 +168,11 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
 def _open_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table) -> float:
     if isinstance(fate.why, Unread) or any(one is not None and isinstance(one.why, Unread) for _, one in sinks):
         return float("inf")
-    timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * _longest_step(case, pid))
+    lulls = (
+        one.longest_lull_seconds for one in _went_on(case, wait_graph_of(case), wait_graph_of(case).starts[pid], sinks)
+    )
+    recovered = max(_longest_step(case, pid), *lulls)
+    timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * recovered)
     counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
     needs = timeout * (table.counts_times if counts else 1.0)
     seen = watched_seconds(case)
@@ -222,17 +227,29 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
             None if steps is None or steps.ago_seconds is None else Silence(steps.ago_seconds, Source.OBSERVED),
         )
     watched = watched_seconds(case) >= WATCHED_SECONDS
+    went_on = _went_on(case, built, key, sinks) if fate.prospect is Prospect.OPEN else []
+    if any(one.ago_seconds is not None for one in went_on):  # until then something came
+        ago = min(one.ago_seconds for one in went_on if one.ago_seconds is not None)
+        return min(silent, Silence(ago, Source.OBSERVED), key=lambda one: one.seconds)
     if fate.prospect is Prospect.OPEN and steps is None and watched and is_traceless(sinks):
         return at_least(silent, remembered(case, built, pid, sinks))
     return silent
 
 
+def _went_on(case: Case, built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Moves]:
+    """How the start and the sinks that wait, and do not poll, have gone on before."""
+    waiting = [built.graph.tasks[key]]
+    waiting += [task for task, _ in sinks if task.activity not in (Activity.RUNS, Activity.POLLS)]
+    return [moves(case.history, task.pid, task.tid) for task in waiting if task.kind == "thread"]
+
+
 def _of_sinks(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
     """Of the threads that were sampled and do not run, or else of the start; and of what has ended."""
     start = built.graph.tasks[key].silence
+    threads = (built.graph.tasks[("thread", *task.key[1:])] if task.kind == "moves" else task for task, _ in sinks)
     known = [
         task.silence
-        for task, _ in sinks
+        for task in threads
         if task.kind == "thread"
         and task.silence is not None
         and task.activity is not Activity.RUNS

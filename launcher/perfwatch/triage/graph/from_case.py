@@ -91,19 +91,22 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     still = still or task.key in built.starts.values() or running.reads_for_ever(built, node, kind)
     data = seen.work.data >= ARRIVING_BYTES and not still
     leads_on = bool(edge.targets) and not (edge.kind == "lock" and _is_futex(node))
-    if (moves or data) and not leads_on:
-        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it moves now and then" if moves else "data moves")
-        return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     if leads_on:
         processes.other_tasks(built, task, node, edge)
-        if moves or data:  # it takes result after result
-            leaf = built.lives(("moves", node.pid, node.tid), seen.work.cores, "it moves now and then", Activity.RUNS)
-            built.graph.claim(leaf, task.waits[0], Role.PROVIDES, Basis.KERNEL)
     else:
         _waits(built, calls, task, node, edge, kind, seen)
+    if moves or data:  # it gets one after the other of what it waits for, whoever brings it
+        works, why = (
+            (seen.work.cores if leads_on else seen.work.sign),
+            "it moves now and then" if moves else "data moves",
+        )
+        leaf = built.lives(("moves", node.pid, node.tid), works, why, Activity.RUNS)
+        for resource in task.waits[:1]:
+            built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+        task.fate = None if task.waits else built.graph.tasks[leaf].fate
     if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
         alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
         timers.own_deadline(built, task, node, seen, alone)

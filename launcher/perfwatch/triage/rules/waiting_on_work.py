@@ -30,7 +30,6 @@ CAUSE = Cause("waiting_on_work", "busy", "user_code", (Process, ProcessUsage, Th
 
 # Confidence: bytes of a process that is known to be waited for; its CPU time, or a moment at which it wakes; a task that only may.
 MOVES_DATA, WORKS, MAY = 0.88, 0.72, 0.65
-HANDED_OVER = frozenset({"pool", "pipe", "socket"})
 ASLEEP_SHARE = 0.6  # of the time: what is handed over may take some work to put together
 PREPARING_SECONDS = 30.0
 SHORT_SECONDS = 10.0  # a sleep that belongs to a step
@@ -50,12 +49,12 @@ def _waits(case: Case, chain: Chain, task: Task) -> bool:
     if now == "moving":
         return False
     polls = bool(task.waits) and (task.activity is Activity.POLLS or task.waits[0].kind is Kind.LOOP)
-    return polls or (now == "busy" and _rests_between_results(case, chain))
+    return polls or _rests_between_results(case, chain)
 
 
 def _rests_between_results(case: Case, chain: Chain) -> bool:
     rank = case.job.members[chain.start.pid]
-    if not chain.through & HANDED_OVER or (asleep_share(case, rank) or 0.0) < ASLEEP_SHARE:
+    if (asleep_share(case, rank) or 0.0) < ASLEEP_SHARE:
         return False
     return for_training(case, rank, case.profile(rank, PREPARING_SECONDS)) is False
 
@@ -113,7 +112,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
         cause=CAUSE.name,
         state=CAUSE.state,
         summary=f"{_waits_for(chain, resource)}; {_named(case, node, pid, chain)} {does}: {doing}",
-        confidence=MAY if may else MOVES_DATA if moves and not in_call else WORKS,
+        confidence=MAY if may or chain.start.stack is None else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
         wait_chain=chain.links,
