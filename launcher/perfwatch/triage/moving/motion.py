@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.thresholds import STIRS_SHARE
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, STIRS_SHARE
 from perfwatch.triage.present import is_past
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch_probes import readings as r
@@ -207,7 +207,7 @@ class Moves:
 
 
 def moves(history: History, pid: int, tid: int) -> Moves:
-    """Moments at which the thread ran for more than a timed wait's look at the clock, or woke from a wait without end."""
+    """Moments at which the thread ran for more than a timed wait's look at the clock, moved data, or woke from a wait without end."""
     return history.once(("moves", pid, tid), lambda: _moves(history, pid, tid))
 
 
@@ -216,6 +216,12 @@ def _moves(history: History, pid: int, tid: int) -> Moves:
     at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later)]
     lulls = [later - earlier for earlier, later in pairwise(at)]
     return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
+
+
+def chars_of(thread: r.Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
+    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
+    return float(sum(known)) if known else None
 
 
 def bursts(history: History, pid: int, tid: int) -> int:
@@ -239,6 +245,9 @@ def bursts(history: History, pid: int, tid: int) -> int:
 
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     before, after = earlier.reading, later.reading
+    data = (chars_of(after) or 0.0) - (chars_of(before) or 0.0)
+    if chars_of(before) is not None and data >= ARRIVING_BYTES * (later.at - earlier.at):
+        return True
     if before.run_seconds is not None and after.run_seconds is not None:
         between = later.at - earlier.at
         looks = min(_gil_looks(before, after), GIL_SWITCHES_PER_SECOND[1] * between)
