@@ -32,8 +32,8 @@ from perfwatch.triage.ranks.thresholds import CERTAIN, FEW, HIGH
 from perfwatch.triage.ranks.waitgraph import WaitGraph
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.asked_for import awaited
 from perfwatch.triage.waits.chain import Chain

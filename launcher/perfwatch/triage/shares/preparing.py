@@ -1,7 +1,5 @@
 """Preparation in Python before the first step: a vocabulary, an index, a table in memory."""
 
-from collections.abc import Iterable
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import quiet
@@ -9,9 +7,6 @@ from perfwatch.triage.moving.work import releases_gil
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.shares.thresholds import MANY_SAMPLES
-from perfwatch.triage.words.code import TRAINS, line_of, names
-from perfwatch.triage.words.frames import user_frame
-from perfwatch_probes.readings import Frame
 
 LINES = 2
 UNSURE = 0.55  # of a hang, below what makes a verdict: after the patience nothing is other than before
@@ -32,23 +27,14 @@ def goes_through_rounds(case: Case, rank: Member) -> bool:
 
 
 def prepares_natively(case: Case, rank: Member) -> bool:
-    """True if it does so in many native calls, of numpy say: mostly without the GIL, and in no loop that trains by its text.
-
-    A function that turns in a loop of its own may be called from such a loop: a sample of training would have been met by now.
-    """
-    end, ever = case.chains[rank.pid].end, case.profile(rank)
+    """True if it does so in many native calls, of numpy say: mostly without the GIL."""
+    end = case.chains[rank.pid].end
     return (
         end.kind == "native"
         and _untrained(case, rank)
         and loop_of(case.history, end.node).counts
         and releases_gil(case.history, end.node)
-        and not _in_a_loop_that_trains(case, (user_frame(one.reading) for one in ever.sights))
     )
-
-
-def _in_a_loop_that_trains(case: Case, frames: Iterable[Frame | None]) -> bool:
-    lines = (line_of(case.history, frame) for frame in set(frames))
-    return any(line is not None and names(line.loop_calls) >= TRAINS for line in lines)
 
 
 def has_not_trained(case: Case, rank: Member) -> bool:

@@ -95,6 +95,10 @@ class Profile:
             if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds
         )
 
+    def where(self, holds: Callable[[r.Stack], bool]) -> "Profile":
+        """The samples for which something holds."""
+        return Profile(tuple(one for one in self.sights if holds(one.reading)), self.seconds)
+
     def after_last(self, holds: Callable[[r.Stack], bool]) -> "Profile":
         """The samples after the last one for which something holds; all where it holds for none."""
         last = max((number for number, one in enumerate(self.sights, 1) if holds(one.reading)), default=0)

@@ -11,7 +11,7 @@ from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MOSTLY, NOTABLE
-from perfwatch.triage.slowness import LOST_SHARE, working
+from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_frames, of_torch, short_name, tags, user_frame, user_frames
 from perfwatch_probes.readings import Stack, Thread
@@ -58,13 +58,6 @@ def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack]
         if times >= COMES_BACK and lost >= LOST_SHARE:
             return Saves(window, times, lost)
     return None
-
-
-def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
-    """True if a phase of a rank that is mostly a save is one of several that are told as what they cost."""
-    if phase.share_where(partial(in_save, case)) < MOSTLY:
-        return False
-    return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
 
 
 def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:

@@ -9,7 +9,14 @@ from perfwatch.triage.history import History, Seen, median
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MANY_SAMPLES, MOSTLY, NEARLY_ALL
+from perfwatch.triage.shares.thresholds import (
+    ENOUGH_SAMPLES,
+    FEW_TIMES,
+    LATELY_SECONDS,
+    MANY_SAMPLES,
+    MOSTLY,
+    NEARLY_ALL,
+)
 from perfwatch.triage.shares.without_steps import in_environment
 from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
@@ -55,6 +62,11 @@ def updates(stack: Stack) -> bool:
 def makes_gradients(stack: Stack) -> bool:
     """True if a stack makes gradients or an update of them: to clear gradients is neither."""
     return any_tag(tags(stack), "backward", "scaler") or updates(stack)
+
+
+def in_backward(stack: Stack) -> bool:
+    """True if a stack is in a backward pass."""
+    return "backward" in tags(stack)
 
 
 def trains(seen: Profile) -> bool:
@@ -236,7 +248,6 @@ def _places(sights: Iterable[Seen[Stack]], tag: str) -> frozenset[Place]:
     return frozenset(found for one in sights if (found := place(one.reading, tag)) is not None)
 
 
-FEW_CLEARS = 3  # samples: a backward pass and a step cost more than the clearing, and are missed beside it with e**-6
 GUARDS = frozenset({"isfinite", "isnan", "isinf"})
 EVALUATES = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "eval"})
 BEGINNING = ("compile", "import")  # the first pass of a training
@@ -299,7 +310,7 @@ def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:
 
     And nothing in it or around says that it evaluates as well.
     """
-    return not loop.evaluates and (tests_for_finite(loop) or cleared_samples(case, rank) >= FEW_CLEARS)
+    return not loop.evaluates and (tests_for_finite(loop) or cleared_samples(case, rank) >= FEW_TIMES)
 
 
 def tests_for_finite(loop: Loop) -> bool:
@@ -308,7 +319,10 @@ def tests_for_finite(loop: Loop) -> bool:
 
 
 def cleared_samples(case: Case, rank: Member) -> int:
-    """Samples where gradients are cleared, since the last one in which any were made or used."""
+    """Samples where gradients are cleared, since the last one in which any were made or used.
+
+    A backward pass and a step cost more than the clearing, and are missed beside three of them with e**-6.
+    """
     since = since_gradients(case.profile(rank, LATELY_SECONDS))
     return sum(one.reading.samples for one in since.sights if clears(one.reading))
 
@@ -339,7 +353,7 @@ def asked_by(stack: Stack) -> Frame | None:
 
 def since_backward(seen: Profile) -> Profile:
     """The samples after the last one in a backward pass."""
-    return seen.after_last(lambda stack: "backward" in tags(stack))
+    return seen.after_last(in_backward)
 
 
 KEEPS = "retain_graph=True"

@@ -63,7 +63,7 @@ def _gathering_loop(case: Case, rank: Member) -> Frame | None:
 
 
 def _line_of_batches(history: History, seen: Profile) -> Frame | None:
-    """The program's own line at which most batches are taken; of a generator that hands them on, the line that takes them there."""
+    """The program's own line at which most batches are taken."""
     lines: Counter[Frame] = Counter()
     for one in seen.sights:
         if (taken := _taken_at(history, one.reading)) is not None:
@@ -75,11 +75,7 @@ def _taken_at(history: History, stack: Stack) -> Frame | None:
     frames = own_frames(stack)
     depths = [n for n, frame in enumerate(frames) if any_tag(tags_of(frame.function, frame.file), *LOADING)]
     outside = (frame for frame in frames[max(depths, default=len(frames)) + 1 :] if is_user(frame))
-    return next((frame for frame in outside if not _hands_on(line_of(history, frame))), None)
-
-
-def _hands_on(line: SourceLine | None) -> bool:
-    return line is not None and line.hands_out
+    return next(outside, None)
 
 
 def _only_looks(line: SourceLine) -> bool:

@@ -7,8 +7,8 @@ from perfwatch.triage.hang import who
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts
 from perfwatch.triage.patience import outlasts
+from perfwatch.triage.shares.data import discarded
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.shares.thrown_away import discarded
 from perfwatch.triage.waits.asked_for import ROOM, awaited
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.forked import forked_with_a_lock

@@ -2,7 +2,7 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.patience import wakes_soon
-from perfwatch.triage.shares.going_through import LASTS
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.words.backing_off import next_try_seconds

@@ -1,16 +1,24 @@
-"""How much of the time a training thread waits for data, and the workers, processes or threads that make it."""
+"""Training that waits for data: how much of the time, who makes the data, and batches that are taken and dropped.
+
+From outside a loop that throws each batch away looks like slow loading, for the training thread waits for data nearly all of the time.
+What tells them apart: so many batches were taken that the steps which they should have led to would have been seen, or counted.
+"""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from perfwatch.triage.cards.gpu import Regime, regimes, saturated
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.motion import motion, moves, was_at
+from perfwatch.triage.history import Seen
+from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.data_makers import WORKING_SHARE, imports, producers, works
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -23,16 +31,95 @@ from perfwatch.triage.shares.thresholds import (
     NEARLY_ALL,
     TWICE,
 )
-from perfwatch.triage.shares.training import made_steps
+from perfwatch.triage.shares.training import FEW_STEPS, made_steps, steps_an_optimizer
 from perfwatch.triage.shares.without_steps import gathers
-from perfwatch.triage.slowness import LOST_SHARE, asleep_share
+from perfwatch.triage.slowness import LOST_SHARE, Line, asleep_share
+from perfwatch.triage.waits.actors import serving
+from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inner_tags, inside, show, tags, user_frame, user_frames
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.triage.words.frames import any_tag, inner_tags, inside, is_user, show, tags, user_frame, user_frames
+from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Stack
 
-WAITING_SHARE = 0.2  # of the training thread's time; healthy loops with prefetch stay below 0.05
+WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
+SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
+
+
+def works(stack: r.Stack) -> bool:
+    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
+    found = tags(stack)
+    if "fetch" in found:
+        return True
+    if "feeder" in found:  # it pickles a batch, or has none to pickle
+        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
+    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
+    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
+    # A selector of a library's own; the program's may await its data.
+    loops = "selector" in found and not any(map(is_user, stack.frames))
+    waits = any_tag(inner_tags(stack), "thread_wait", "between_calls") or between_tasks(stack) or _awaits_orders(stack)
+    return not (idle or waits or loops or imports(stack))
+
+
+def _awaits_orders(stack: r.Stack) -> bool:
+    """True if the function that a process was started with asks for the next item itself, rather than one that serves an item."""
+    if not any_tag(inner_tags(stack), "mp_receive"):
+        return False
+    callers = zip(stack.frames, stack.frames[1:], strict=False)
+    caller = next((outer for frame, outer in callers if is_user(frame)), None)
+    return caller is not None and caller.file.endswith("multiprocessing/process.py")
+
+
+def imports(stack: r.Stack) -> bool:
+    """True if a worker that was spawned a moment ago still imports the program."""
+    found = tags(stack)
+    return "import" in found and not any_tag(found, "worker", "pool_worker")
+
+
+def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
+    """Who makes the data of a rank: loader workers, else tasks of Ray, its other Python processes or threads, by what it waits on."""
+    workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
+    if workers:
+        return tuple((pid, pid) for pid in workers) + _pickling(case, workers)
+    seen = case.profile(rank, LATELY_SECONDS)
+    if seen.seen("remote_data"):  # a process of Ray's pool gets another task each time
+        return _at_work(case, ((pid, pid) for pid in serving(case.job)))
+    children = tuple(
+        (m.pid, m.pid)
+        for m in case.job.children(rank.pid)
+        if m.alive and m.process.python and m.role in ("pool_worker", "child")
+    )
+    trains = case.progress[rank.pid].thread
+    threads = tuple(
+        (rank.pid, tid)
+        for tid in python_threads(case.history, rank.pid)
+        if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, LATELY_SECONDS), *SERVICES)
+    )
+    threads = _at_work(case, threads) or threads  # a writer of logs waits for items, too
+    between = seen.share("mp_queue_get", "mp_receive", "pool_wait") > 0.0
+    return (children or threads) if between else (threads or children)
+
+
+def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        key for key in makers if lasting(case.history, *key, LATELY_SECONDS).share_where(works) >= WORKING_SHARE
+    )
+
+
+def _pickling(case: Case, workers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Feeder threads of workers that spend their time on turning batches into bytes; they rarely do."""
+    return _at_work(
+        case,
+        (
+            (pid, tid)
+            for pid in workers
+            for tid in python_threads(case.history, pid)
+            if tid != pid and "feeder" in tags_seen(case.history, pid, tid, LATELY_SECONDS)
+        ),
+    )
+
+
+WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
 SURE_SHARE = 0.4
 LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
@@ -50,12 +137,11 @@ class Starving:
     waiting: float  # share of its time
     profile: Profile
     producers: tuple[tuple[int, int], ...]  # (pid, tid) of the threads that make the data
-    resting: int = 0  # other workers, which have nothing to do: the batches of all wait for their turn
 
     @property
     def workers(self) -> int:
         """How many there are."""
-        return len(self.producers) + self.resting
+        return len(self.producers)
 
     @property
     def kind(self) -> str:
@@ -65,70 +151,46 @@ class Starving:
 
     def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
-        found = []
-        for pid, tid in self.producers:
-            seen = lasting(case.history, pid, tid, LATELY_SECONDS)
-            busy = Profile(tuple(one for one in seen.sights if works(one.reading)), seen.seconds)
-            if busy.samples:
-                found.append((pid, tid, busy))
-        return sorted(found, key=lambda one: -one[2].samples)
+        seen = ((*key, lasting(case.history, *key, LATELY_SECONDS).where(works)) for key in self.producers)
+        return sorted((one for one in seen if one[2].samples), key=lambda one: -one[2].samples)
 
     def line(self, case: Case) -> str | None:
         """The program's own line where the workers spend most of their time."""
-        functions: Counter[tuple[str, str]] = Counter()
-        lines: dict[tuple[str, str], Counter[str]] = {}
-        for _, _, seen in self.profiles(case):
-            for one in seen.sights:
-                frame = user_frame(one.reading)
-                if frame is not None:
-                    key = (frame.function, frame.file)
-                    functions[key] += one.reading.samples
-                    lines.setdefault(key, Counter())[show(frame) or ""] += one.reading.samples
-        return lines[functions.most_common(1)[0][0]].most_common(1)[0][0] if functions else None
-
-    def summary(self, case: Case, doing: str, of_them: int | None = None) -> str:
-        """``doing`` completes: the training thread waits for data so much of the time while 4 workers are ...
-
-        of_them: how many do so, where it is not all.
-        """
-        alone = (self.workers if of_them is None else of_them) == 1
-        line, verb = self.line(case), "is" if alone else "are"
-        who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
-        told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {verb} {doing}"
-        return told + (f", mostly at {line}" if line else "")
+        sights = (one for _, _, seen in self.profiles(case) for one in seen.sights)
+        return show(Profile(tuple(sights), 0.0).top_line())
 
     def finding(
         self,
         case: Case,
-        cause: Cause,
+        line: Line,
+        doing: str = "",
+        of_them: int | None = None,
+        /,
         *,
-        summary: str,
-        evidence: tuple[Evidence, ...],
-        alternatives: tuple[Alternative, ...] = (),
-        next: tuple[str, ...] = (),
         ceiling: float = CERTAIN,
+        **facts: Any,
     ) -> Finding:
-        """A slow finding."""
-        waits = case.saw(
-            "stack",
-            f"pid {self.rank.pid}",
-            "the training thread waits for data",
-            f"{self.waiting:.0%} of {self.profile.samples} samples",
-            "below 5 %",
+        """A slow finding. ``doing`` completes: the training thread waits for data so much of the time while 4 workers are ...
+
+        of_them: how many do so, where it is not all.
+        """
+        alone, at = (self.workers if of_them is None else of_them) == 1, self.line(case)
+        who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
+        told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
+        cards = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH]
+        share = f"{self.waiting:.0%} of {self.profile.samples} samples"
+        waits = case.saw("stack", f"pid {self.rank.pid}", "the training thread waits for data", share, "below 5 %")
+        found = line.finding(
+            case,
+            tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
+            min(ceiling, self._ceiling(case), self._confidence(bool(cards))),
+            before=(waits,),
+            more=tuple(_idles(case, card) for card in cards),
+            kind=self.kind,
+            waits=told + (f", mostly at {at}" if at else ""),
+            **{"pid": self.rank.pid, **facts},
         )
-        waiting = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= WAITING_SHARE]
-        return Finding(
-            cause=cause.name,
-            state="slow",
-            summary=summary,
-            confidence=min(ceiling, self._ceiling(case), self._confidence(bool(waiting))),
-            owner=cause.owner,
-            culprits=tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
-            evidence=(waits, *evidence, *(_idles(case, card) for card in waiting)),
-            alternatives=alternatives,
-            next=next,
-            lost_share=round(self.waiting, 3),
-        )
+        return msgspec.structs.replace(found, lost_share=round(self.waiting, 3))
 
     def _confidence(self, card_waits: bool) -> float:
         """From the share of time lost; a card that has nothing to do meanwhile is a second source."""
@@ -194,8 +256,6 @@ def _starving(case: Case) -> Starving | None:
             continue
         if _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
-        elif late := _never_idle(case, rank, makers):
-            worst = Starving(rank, waiting, seen, late, len(makers) - len(late))
     return worst
 
 
@@ -281,15 +341,6 @@ def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> 
     if share < WORKING_SHARE:
         return False
     return waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
-
-
-def _never_idle(case: Case, rank: Member, makers: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The DataLoader workers that always work, while the others rest: a loader hands out batches in turn, and waits for theirs."""
-    workers = {worker.pid for worker in case.job.workers(rank.pid)}
-    seen = {key: lasting(case.history, *key, LATELY_SECONDS) for key in makers if key[0] in workers}
-    return tuple(
-        key for key, looks in seen.items() if looks.samples >= ENOUGH_SAMPLES and looks.share_where(works) >= NEARLY_ALL
-    )
 
 
 def _waits_for_ranks(seen: Profile) -> bool:
@@ -379,3 +430,117 @@ def hands_on(case: Case, found: Starving) -> bool:
     lines = [(samples, line_of(case.history, frame)) for samples, frame in frames if frame is not None]
     unused = sum(samples for samples, line in lines if line is not None and line.result)
     return unused > MOSTLY * sum(samples for samples, _ in frames)
+
+
+UPDATES = ("backward", "optimizer", "scaler")
+PASSES = ("forward", *UPDATES)
+ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
+STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
+CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
+FEW_PASSES = 5  # samples, that tell how long they take
+DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """The batches since the last step."""
+
+    batches: int  # about
+    seconds: float
+    line: r.Frame  # of the loop: where it discards them, if it was met there
+    seen: Profile
+    due: float  # samples of steps, had these been made
+    sure: float  # that none is made any more; 0: not yet
+
+
+def discarded(case: Case, rank: Member) -> Discarded | None:
+    """What a rank has taken from its loader since its last step, if so much of it led to no step that none is made any more."""
+    found = _taken(case, rank)
+    return found if found is not None and found.sure else None
+
+
+def _taken(case: Case, rank: Member) -> Discarded | None:
+    return case.history.once(("thrown away", rank.pid), lambda: _find_taken(case, rank))
+
+
+def _find_taken(case: Case, rank: Member) -> Discarded | None:
+    steps, ever = case.steps(rank), case.profile(rank).sights
+    counted = steps is not None and steps.ago_seconds is not None and steps.count >= FEW_STEPS
+    if counted and steps is not None and (steps.ago_seconds or 0.0) < temporal(case):
+        return None
+    last = max((n for n, one in enumerate(ever) if any_tag(tags(one.reading), *PASSES)), default=-1)
+    since = Profile(ever[last + 1 :], 0.0)
+    if not since.sights or since.share_where(awaits_data) < MOSTLY:
+        return None
+    began = since.sights[0].at - since.sights[0].reading.span_seconds
+    seconds = (steps.ago_seconds or 0.0) if counted and steps is not None else case.at - began
+    loop = _loop(since)
+    if loop is None or any(any_tag(tags(one.reading), "import", "compile") for one in since.sights):
+        return None
+    batches = _ordered(case, rank, began, case.at)
+    each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, ever[: last + 1]))
+    due = each * batches * since.samples / max(case.at - began, STEP_SECONDS)
+    before = made_steps(case, rank, loop)
+    before = any(_within(one, loop) for one in ever[: last + 1]) if before is None else before
+    sure = 0.0
+    if counted and before:
+        sure = CERTAIN if batches >= ENOUGH_SAMPLES else 0.0
+    elif before:
+        sure = HIGH if seconds >= temporal(case) and due >= DUE_AFTER_STEPS else 0.0
+    elif steps_an_optimizer(line_of(case.history, loop)):
+        sure = MEDIUM if due >= DUE_SAMPLES else 0.0
+    return Discarded(batches, seconds, _discards_at(since, loop) or loop, since, due, sure)
+
+
+def _loop(since: Profile) -> r.Frame | None:
+    """The program's own line at which data is mostly waited for."""
+    lines: Counter[r.Frame] = Counter()
+    for one in since.sights:
+        frames = user_frames(one.reading) if awaits_data(one.reading) else ()
+        lines.update(dict.fromkeys(frames[:1], one.reading.samples))
+    return lines.most_common(1)[0][0] if lines else None
+
+
+def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
+    """True if a stack in a pass that an update follows was called from the function of that loop."""
+    if not any_tag(tags(one.reading), *UPDATES):
+        return False
+    return inside(loop, one.reading)
+
+
+def _discards_at(since: Profile, loop: r.Frame) -> r.Frame | None:
+    """Where the loop is met with a batch in its hands."""
+    lines: Counter[r.Frame] = Counter()
+    for one in since.sights:
+        if any_tag(tags(one.reading), "loader", *ELSEWHERE) or awaits_data(one.reading):
+            continue
+        here = [
+            frame for frame in user_frames(one.reading) if (frame.function, frame.file) == (loop.function, loop.file)
+        ]
+        lines.update(dict.fromkeys(here[:1], one.reading.samples))
+    return lines.most_common(1)[0][0] if lines else None
+
+
+def _passes_seconds(case: Case, rank: Member, before: Sequence[Seen[r.Stack]]) -> float:
+    """How long the passes of a step took for each batch that was taken, while they were seen; 0 where that is not known.
+
+    Where most batches were thrown away all along, and few trained on, that is little.
+    """
+    passes = [n for n, one in enumerate(before) if any_tag(tags(one.reading), *PASSES)]
+    if len(passes) < FEW_PASSES:
+        return 0.0
+    seen = Profile(tuple(before[passes[0] : passes[-1] + 1]), 0.0)
+    begin, end = seen.sights[0].at, seen.sights[-1].at
+    batches = _ordered(case, rank, begin, end)
+    return seen.share(*PASSES) * (end - begin) / batches if batches >= ENOUGH_SAMPLES else 0.0
+
+
+def _ordered(case: Case, rank: Member, begin: float, end: float) -> int:
+    """About how many batches were ordered: for each that is taken a thread that feeds a worker's queue wakes up once."""
+    woken = 0
+    for tid in python_threads(case.history, rank.pid):
+        if "feeder" in tags_seen(case.history, rank.pid, tid):
+            looks = [one.reading for one in case.history.series(r.Thread, rank.pid, tid) if begin <= one.at <= end]
+            counts = [one.voluntary_switches for one in looks if one.voluntary_switches is not None]
+            woken += counts[-1] - counts[0] if counts else 0
+    return woken
