@@ -20,7 +20,7 @@ from perfwatch_probes import readings as r
 
 WINDOW_SECONDS = LATELY_SECONDS
 FEW_SAMPLES = 30
-RESIDUE = 0.5  # what any cause may be behind explains half as much as it costs
+RESIDUE = 0.5  # of what it costs a cause explains that others may be behind, or that makes every other cause worse
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on it is high, certain, explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
@@ -95,7 +95,13 @@ class Saw(NamedTuple):
 
 
 Facts = dict[str, Any]  # what the names in sentences stand for
-SAMPLES = "{lost:.0%} of {seen.samples} samples"
+
+
+def samples(claim: str, expected: str, share: str = "lost", optional: bool = False) -> Saw:
+    """What a share of the samples of the training thread shows; ``optional``: it may be that none does."""
+    return Saw(
+        "stack", claim, f"{{{share}:.0%}} of {{seen.samples}} samples", expected, share=share if optional else ""
+    )
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.progress import trains
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.data import awaits_data
-from perfwatch.triage.shares.in_compiler import in_compiler
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.startup import in_compiler
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code

@@ -29,23 +29,31 @@ from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_w
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.data import producers, starving, works
-from perfwatch.triage.shares.preparing import prepares, prepares_natively
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
 from perfwatch.triage.shares.saving import SYNCS
+from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     HIGH,
     LASTS,
     LATELY_SECONDS,
+    MANY_TIMES,
     MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
     NOTABLE,
 )
-from perfwatch.triage.shares.training import clears, may_leave_early, training_loop, trains, without_gradients
-from perfwatch.triage.shares.without_steps import gathers, in_environment
-from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, SAMPLES, Facts, Line, Saw
+from perfwatch.triage.shares.training import (
+    clears,
+    gathers,
+    in_environment,
+    makes_gradients,
+    may_leave_early,
+    training_loop,
+    without_gradients,
+)
+from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, Facts, Line, Saw, samples
 from perfwatch.triage.waits.batches import through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
@@ -80,9 +88,7 @@ RUNS_AT_START = Line(
     (Saw("stack", "runs, and has made no step", "{runs:.0%} of a core, {seen.samples} samples", "training code"),),
 )
 PREPARES = Line(
-    STARTING,
-    "the program prepares: work of its own in Python, before the first step or between two",
-    RUNS_AT_START.saw,
+    STARTING, "the program prepares: work of its own in Python, before the first step or between two", RUNS_AT_START.saw
 )
 
 
@@ -108,7 +114,6 @@ def starting(case: Case) -> Outcome:
     return None
 
 
-FEW_FORWARD = 6.0  # samples: a training thread would have been seen at backward, too
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
 LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
@@ -129,7 +134,7 @@ EVALUATES = Line(
 COLLECTS = Line(
     EVALUATING,
     "it collects experience: its environment takes {lost:.0%} of the time, mostly at {at}{late}",
-    (Saw("stack", "is in step() of its environment", SAMPLES, "as much as the environment costs"),),
+    (samples("is in step() of its environment", "as much as the environment costs"),),
     next=("{advice}",),
 )
 
@@ -155,12 +160,14 @@ def evaluating(case: Case) -> Outcome:
 
 def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     steps = case.progress[rank.pid].steps
-    if trains(seen) or (steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS):
+    if seen.count(makes_gradients) or (
+        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS
+    ):
         return None
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
-    enough, few = (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (MUCH, FEW_FORWARD)
+    enough, few = (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (MUCH, MANY_TIMES)
     if not seen.seen("forward") or forward < enough * launching or forward * seen.samples < few or len(seen.sights) < 4:
         return None
     line, share = show(seen.top_line()), seen.share("forward", "loader")

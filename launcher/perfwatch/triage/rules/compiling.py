@@ -5,10 +5,10 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, TWICE
-from perfwatch.triage.slowness import Line, Saw, certainty, slow, worst
+from perfwatch.triage.slowness import Line, Saw, certainty, samples, slow, worst
 from perfwatch.triage.words.frames import tags
 from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
@@ -22,7 +22,7 @@ COMPILES = Line(
     COMPILING,
     "torch.compile is compiling{passed}",
     (
-        Saw("stack", "is in the compiler, or waits for it", "{share:.0%} of {seen.samples} samples", "training code"),
+        samples("is in the compiler, or waits for it", "training code", "share"),
         Saw("thread", "something works", "{runs:.0%} of a core, {helpers} compile processes busy", "above 2 %"),
         Saw("engine", "made passes before", "it ran before this compilation", "never", share="passed"),
     ),
@@ -109,7 +109,4 @@ def stepped(seen: Profile) -> bool:
     return steps >= TWICE
 
 
-RULES = (
-    Rule(COMPILING, compiling),
-    Rule(RECOMPILING, recompiling),
-)
+RULES = (Rule(COMPILING, compiling), Rule(RECOMPILING, recompiling))

@@ -29,14 +29,15 @@ from perfwatch.triage.shares.thresholds import (
     HIGH,
     LATELY_SECONDS,
     LOW,
+    MANY_TIMES,
     MEDIUM,
     MOSTLY,
     MUCH,
     NOTABLE,
     TWICE,
 )
-from perfwatch.triage.shares.without_steps import STEPS, in_environment, in_rollout, makes_batches
-from perfwatch.triage.slowness import RESIDUE, SAMPLES, Facts, Line, Saw, Share, certainty, slow, working, worst
+from perfwatch.triage.shares.training import STEPS, in_environment, in_rollout, makes_batches
+from perfwatch.triage.slowness import RESIDUE, Facts, Line, Saw, Share, certainty, samples, slow, working, worst
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Finding, Outcome
@@ -179,7 +180,7 @@ ASKS_ITSELF = Share(
     Line(
         STARVED_BY_NETWORK,
         "the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {at}",
-        (Saw("stack", "is in HTTP", SAMPLES, "hardly ever"),),
+        (samples("is in HTTP", "hardly ever"),),
         (("blocked_network", "answers come, and steps go on"),),
         ("ask at {at} for many steps at once, or in a thread beside training", "ss -tni"),
     ),
@@ -329,14 +330,14 @@ DOES_IT_ITSELF = (("starved_by_transforms", "the training thread does it itself"
 FETCHES = Line(
     SERIAL_LOADING,
     "the training thread prepares its own data {lost:.0%} of the time, mostly at {at}: no worker does it",
-    (Saw("stack", "is inside the loader's fetch", SAMPLES, "hardly ever"),),
+    (samples("is inside the loader's fetch", "hardly ever"),),
     DOES_IT_ITSELF,
     ("DataLoader(num_workers=4) moves this out of the training thread",),
 )
 DRAWS = Line(
     SERIAL_LOADING,
     "the training thread draws its batches {lost:.0%} of the time, mostly at {at}: a sampler runs in no worker",
-    (Saw("stack", "is inside its loader's sampler", SAMPLES, "hardly ever"),),
+    (samples("is inside its loader's sampler", "hardly ever"),),
     DOES_IT_ITSELF,
     ("draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",),
 )
@@ -344,7 +345,7 @@ OTHER_WORK = Line(
     SERIAL_LOADING,
     "the training thread does other work than training {lost:.0%} of the time, mostly at {at}: no worker does it",
     (
-        Saw("stack", "is outside of model, backward, optimizer and loader", SAMPLES, "below 20 %"),
+        samples("is outside of model, backward, optimizer and loader", "below 20 %"),
         Saw("native", "is not in torch's code", "{native:.0%} of the native profile", "little", share="profiled"),
     ),
     (("starved_by_transforms", "it waits for no worker"),),
@@ -430,7 +431,6 @@ def _sleeps_in_it(case: Case, rank: Member, lost: float) -> bool:
 
 
 LONG_WAIT_SECONDS = 0.2
-MANY_WAITS = 6
 LONGER, STEPS_BETWEEN = (
     2.0,
     3.0,
@@ -464,7 +464,7 @@ def bursty_loading(case: Case) -> Outcome:
     between = _steps_per_long_wait(case, found, waits, long)
     if between < STEPS_BETWEEN:
         return None
-    ceiling = HIGH if len(long) < MANY_WAITS else CERTAIN
+    ceiling = HIGH if len(long) < MANY_TIMES else CERTAIN
     facts = Facts(bursts=len(long), each=median(lengths) or 0.0, steps=between)
     return found.finding(case, BURSTS, ceiling=ceiling, **facts)
 
@@ -498,7 +498,7 @@ RESPAWNED = Line(
     "the DataLoader starts its workers again and again: {workers} worker processes came by, {gone} are gone{where}",
     (
         Saw("process", "new worker pids", "{workers} workers seen, {alive} alive", "the same pids all the time"),
-        Saw("stack", "starts or awaits workers", SAMPLES, "once per run"),
+        samples("starts or awaits workers", "once per run"),
     ),
     (("dead_worker", "steps go on after each change"),),
     ("DataLoader(persistent_workers=True), made once, before the first epoch",),

@@ -16,12 +16,12 @@ from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.own_work import calls_at
 from perfwatch.triage.shares.python import mode_on
-from perfwatch.triage.shares.thresholds import FEW_TIMES, MOSTLY, NOTABLE, OFTEN
-from perfwatch.triage.slowness import LOST_SHARE, Line, Saw, certainty
+from perfwatch.triage.shares.thresholds import FEW_TIMES, LARGE, MOST, MOSTLY, NOTABLE, OFTEN
+from perfwatch.triage.slowness import LOST_SHARE, Line, Saw, certainty, samples
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import show, tags, tags_of, user_frame
+from perfwatch.triage.words.frames import show, tags, tags_of
 from perfwatch.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuProcess, GpuSample, SourceLine, Stack, Thread
 
@@ -42,7 +42,7 @@ COPIES = Line(
     (
         units("has no kernel resident while bytes arrive", "copies beside the kernels"),
         Saw("{card.source}", "bytes cross the link", "{moved:.0f} MiB/s{of}", "some hundred MiB/s", "pcie"),
-        Saw("stack", "stands at a line that copies", "{copying:.0%} of {seen.samples} samples", "below 5 %"),
+        samples("stands at a line that copies", "below 5 %", "copying"),
     ),
     (("degraded_link", "the link runs at its full generation and width"),),
     ("{advice}",),
@@ -88,12 +88,7 @@ SYNCHRONISES = Line(
     "the training thread waits for the GPU at {at} again and again ({syncs:.0%} of its time), and between two waits the card runs "
     "dry: it has nothing to do {card.waiting:.0%} of the time",
     (
-        Saw(
-            "stack",
-            "waits for the device at {at}",
-            "{syncs:.0%} of {seen.samples} samples",
-            "below 5 %, or a card that is busy meanwhile",
-        ),
+        samples("waits for the device at {at}", "below 5 %, or a card that is busy meanwhile", "syncs"),
         units("kernels come and go, with gaps", "a kernel resident all the time"),
     ),
     (("gpu_bound", "the card has nothing to do {card.waiting:.0%} of the time"),),
@@ -120,7 +115,6 @@ def synchronising(case: Case) -> Outcome:
 FREED_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
 FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster swings show as often as they can
 EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
-FAR_FROM_FULL = 0.7  # of the card's memory: an allocator that frees for want of room has seen it full
 THRASHES = Line(
     ALLOCATOR_THRASH,
     "the memory of {name} is freed and allocated anew{told}{where}",
@@ -186,8 +180,7 @@ def _sure_of_memory(case: Case, one: Accelerated) -> float:
 
 def _empties(case: Case, stack: Stack) -> bool:
     """True if a stack is in ``empty_cache``, or at a line that calls it."""
-    line = line_of(case.history, user_frame(stack))
-    return "empty_cache" in tags(stack) or (line is not None and "empty_cache" in names(line.calls))
+    return "empty_cache" in tags(stack) or "empty_cache" in calls_at(case.history, stack)
 
 
 def _memory_used(case: Case, one: Accelerated) -> list[int]:
@@ -219,21 +212,19 @@ def _frees_often(frees: int, one: Accelerated) -> bool:
 
 
 def _fills_up(case: Case, one: Accelerated) -> bool | None:
-    """True if the card was seen full, or nearly so; None if that is not known."""
+    """True if the card was seen full, or nearly so, as an allocator that frees for want of room has seen it; None if not known."""
     card, used = case.history.latest(Gpu, one.card.uuid), _of_card(case, one) or _memory_used(case, one)
     if card is None or not card.reading.memory_bytes or not used:
         return None
-    return max(used) > FAR_FROM_FULL * card.reading.memory_bytes
+    return max(used) > MOST * card.reading.memory_bytes
 
 
 # A search for kernels
 
-TUNING_SHARE = 0.4  # of samples; the rest compiles the next candidate
-CONVOLVES = 0.7  # of the samples in the forward pass, elsewhere a third or less: a convolution itself returns at once
 TUNES = Line(
     AUTOTUNING,
     "kernels are tried out before their first use",
-    (Saw("stack", "is in the autotuner", "{share:.0%} of {seen.samples} samples", "training code"),),
+    (samples("is in the autotuner", "training code", "share"),),
 )
 SEARCHES = Line(
     AUTOTUNING,
@@ -263,7 +254,7 @@ def autotuning(case: Case) -> Outcome:
     """Fires on a rank that tries out kernels and makes no step; or that makes them, and tries anew in each."""
     for phase in phases(case):
         share = phase.profile.share("autotune")
-        if share < TUNING_SHARE or (phase.runs < MOVES_SHARE and phase.motion.distinct <= 1):
+        if share < LARGE or (phase.runs < MOVES_SHARE and phase.motion.distinct <= 1):
             continue
         more = tuple(
             case.saw(
@@ -298,7 +289,8 @@ def _searches_again(case: Case, one: Accelerated) -> Finding:
     forward, convolving = one.profile.share("forward", "convolution"), one.profile.share_where(_in_convolution)
     lost = min(one.card.waiting, convolving + one.profile.share("backward"))
     told = mode_on(case, one.rank, "cudnn_benchmark")
-    sure = CERTAIN if told else HIGH if convolving >= CONVOLVES * forward else MEDIUM
+    # Elsewhere a third of the forward pass or less is in convolutions: a convolution itself returns at once.
+    sure = CERTAIN if told else HIGH if convolving >= MOST * forward else MEDIUM
     return slow_on_gpu(
         case,
         SEARCHES,

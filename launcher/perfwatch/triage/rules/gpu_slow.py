@@ -34,11 +34,12 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.own_work import calls_at, lines_around
 from perfwatch.triage.shares.thresholds import NEARLY_ALL, NOTABLE, OFTEN
 from perfwatch.triage.shares.traced import WITNESS, trace_of
-from perfwatch.triage.slowness import Facts, Line, Saw
-from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frame, user_frames
+from perfwatch.triage.slowness import Facts, Line, Saw, samples
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample, Process, Stack
 
@@ -355,8 +356,7 @@ def _multiplies(case: Case, stack: Stack) -> bool:
     """True if a stack is in a layer of a model, or at a line that multiplies matrices."""
     if any_tag(tags(stack), *LAYERS):
         return True
-    lines = (line_of(case.history, frame) for frame in user_frames(stack))
-    return any(line is not None and (names(line.calls) & PRODUCTS or " @ " in line.text) for line in lines)
+    return any(names(line.calls) & PRODUCTS or " @ " in line.text for line in lines_around(case.history, stack))
 
 
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
@@ -368,10 +368,7 @@ TRACED_SHARE, WITH_BACKWARD = (
 IN_FRAMES = Line(
     SLOW_ATTENTION_FALLBACK,
     "attention is computed the plain way at {at}: every pair of positions is written to memory",
-    (
-        Saw("stack", "is in plain attention", "{share:.0%} of {seen.samples} samples", "0 %"),
-        units("memory busy, tensor cores not", "the other way round"),
-    ),
+    (samples("is in plain attention", "0 %", "share"), units("memory busy, tensor cores not", "the other way round")),
     (("memory_bound_gpu", "the frames name plain attention"),),
     ('attn_implementation="sdpa" or "flash_attention_2" when the model is loaded',),
 )
@@ -443,9 +440,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
 
 def _attends(case: Case, stack: Stack) -> bool:
     """True if a stack is at attention: in a library's module for it, or at a line of the program that calls torch's."""
-    line = line_of(case.history, user_frame(stack))
-    calls = line.calls if line is not None else ()
-    return "attention" in tags(stack) or any(call.endswith("scaled_dot_product_attention") for call in calls)
+    return "attention" in tags(stack) or "scaled_dot_product_attention" in calls_at(case.history, stack)
 
 
 def _exponentiates(card: Regime) -> bool:

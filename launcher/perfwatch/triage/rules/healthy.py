@@ -18,13 +18,23 @@ from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, Budget, budget
-from perfwatch.triage.shares.data import SURE_SHARE, awaits_data
+from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, native_python_share, python_called_back
-from perfwatch.triage.shares.thresholds import CERTAIN, FEW_TIMES, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, MUCH, NOTABLE
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    FEW_TIMES,
+    HIGH,
+    LARGE,
+    LATELY_SECONDS,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NOTABLE,
+)
 from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates, without_gradients_at
-from perfwatch.triage.slowness import SAMPLES, Facts, Line, Saw, asleep_share
+from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
@@ -56,7 +66,7 @@ def cpu_training(case: Case) -> Outcome:
     share = min(_computes(case, rank) for rank in trainers)
     threads = [(rank.pid, case.progress[rank.pid].thread) for rank in trainers]
     runs = min(motion(case.history, *one, LATELY_SECONDS).run_share or 0.0 for one in threads)
-    if share < MOSTLY or runs < SURE_SHARE:
+    if share < MOSTLY or runs < LARGE:
         return None
     cards = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
     lately = [card for rank in trainers for card in regimes(case.history, rank.pid, MOMENT_SECONDS)]
@@ -71,7 +81,7 @@ def cpu_training(case: Case) -> Outcome:
 def _computes(case: Case, rank: Member) -> float:
     """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
     spent = budget(case, rank)
-    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > SURE_SHARE:
+    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > LARGE:
         return 0.0
     return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
 
@@ -201,7 +211,7 @@ PACED = Line(
     "training goes on at a pace of its own, a step each {length}: it sleeps {lost:.0%} of the time at {at}",
     (
         Saw("steps", "come evenly", "p50 {length}, p95 {longest}", "steps go on"),
-        Saw("stack", "sleeps in the program's own code", SAMPLES, "0 %"),
+        samples("sleeps in the program's own code", "0 %"),
     ),
 )
 
@@ -217,7 +227,7 @@ def balanced(case: Case) -> Outcome:
         seen = case.profile(rank, LATELY_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > SURE_SHARE or _awaits_gil(case, rank):
+        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > LARGE or _awaits_gil(case, rank):
             return None  # whatever the reason, that is not healthy
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)
@@ -272,7 +282,4 @@ def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
     return first.seconds < FEW_SECONDS or first.waiting > MOSTLY or spins_on(case.history, first.uuid)
 
 
-RULES = (
-    Rule(CPU_TRAINING, cpu_training),
-    Rule(BALANCED, balanced),
-)
+RULES = (Rule(CPU_TRAINING, cpu_training), Rule(BALANCED, balanced))

@@ -10,19 +10,7 @@ from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.cpu import (
-    BUSY_PER_CPU,
-    CROWD_PER_CPU,
-    DELAYED_SHARE,
-    Demand,
-    allowed_cpus,
-    burnt_by_others,
-    confined,
-    delay_share,
-    demand,
-    sharers,
-    steal_share,
-)
+from perfwatch.triage.shares import cpu
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import saves
@@ -30,6 +18,7 @@ from perfwatch.triage.shares.thresholds import MOSTLY, NEARLY_ALL, NOTABLE, NOW_
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
     LOST_SHARE,
+    RESIDUE,
     WINDOW_SECONDS,
     Facts,
     Line,
@@ -52,7 +41,6 @@ SHARED_MEMORY_EXHAUSTED = Cause("shared_memory_exhausted", "slow", "node", (r.Ho
 OVERSUBSCRIBED_THREADS = Cause("oversubscribed_threads", "slow", "user_code", (r.Thread,))
 CONTENDED_CPU = Cause("contended_cpu", "slow", "node", (r.Thread, r.Host))
 
-STRETCH = 0.5  # a crowded machine makes every other cause worse: one that explains half as much is named instead
 DELAYED = Saw("schedstat", "waits for a CPU", "{delay:.0%} of the time runnable but not running", "below 5 %")
 THROTTLED = Line(
     THROTTLED_CPU,
@@ -129,10 +117,7 @@ WANT_CPUS = Line(
         DELAYED,
     ),
     (("contended_cpu", "the job itself uses the CPU time"),),
-    (
-        "OMP_NUM_THREADS={each}",
-        "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job",
-    ),
+    ("OMP_NUM_THREADS={each}", "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job"),
 )
 OWN_THREADS = replace(WANT_CPUS, next=("let fewer of these threads compute at once, or give the job more CPUs",))
 
@@ -140,16 +125,20 @@ OWN_THREADS = replace(WANT_CPUS, next=("let fewer of these threads compute at on
 def judge_oversubscribed_threads(case: Case) -> Outcome:
     """Fires if the job's own threads crowd its CPUs."""
     for rank, _ in working(case):
-        cpus, wanted = allowed_cpus(case, rank.pid), demand(case, rank.pid)
+        cpus, wanted = cpu.allowed_cpus(case, rank.pid), cpu.demand(case, rank.pid)
         if case.progress[rank.pid].kind != "moving" or cpus is None or wanted is None:
             continue
-        late, others, delay = starving(case), burnt_by_others(case, rank.pid), delay_share(case, rank.pid) or 0.0
+        late, others, delay = (
+            starving(case),
+            cpu.burnt_by_others(case, rank.pid),
+            cpu.delay_share(case, rank.pid) or 0.0,
+        )
         threads = len(wanted.difference(late.producers if late is not None else ()))
-        alone = confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
-        least = cpus + 1 if alone and late is None else BUSY_PER_CPU * cpus + 1
-        if threads < least or delay < DELAYED_SHARE:
+        alone = cpu.confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
+        least = cpus + 1 if alone and late is None else cpu.BUSY_PER_CPU * cpus + 1
+        if threads < least or delay < cpu.DELAYED_SHARE:
             continue
-        if others is not None and others > MOSTLY and threads < CROWD_PER_CPU * cpus:
+        if others is not None and others > MOSTLY and threads < cpu.CROWD_PER_CPU * cpus:
             continue
         beside = _beside(case, rank, wanted)
         own = 2 * len(beside) > len(wanted)
@@ -165,27 +154,26 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
             cpus=cpus,
             delay=delay,
             where=f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}" if own else "",
-            each=max(1, int(cpus // max(1, sharers(case, rank.pid)))),
+            each=max(1, int(cpus // max(1, cpu.sharers(case, rank.pid)))),
         )
     return None
 
 
-def _beside(case: Case, rank: Member, wanted: Demand) -> list[Node]:
+def _beside(case: Case, rank: Member, wanted: cpu.Demand) -> list[Node]:
     """The threads that the program started beside its training thread and that want a CPU, if they are at lines of its own."""
     tids = (tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread)
     nodes = (node_of(case.history, case.job, rank.pid, tid) for tid in tids if (rank.pid, tid) in wanted)
     return [node for node in nodes if node.frame is not None]
 
 
-def _may_need_them(case: Case, rank: Member, wanted: Demand, others: float | None, cpus: float) -> bool:
+def _may_need_them(case: Case, rank: Member, wanted: cpu.Demand, others: float | None, cpus: float) -> bool:
     """True if there may just be too much work for these CPUs: by other processes, or by DataLoader workers of one thread each."""
-    shared = others is not None and others >= OTHERS_SHARE and len(wanted) < CROWD_PER_CPU * cpus
+    shared = others is not None and others >= OTHERS_SHARE and len(wanted) < cpu.CROWD_PER_CPU * cpus
     workers = {(worker.pid, worker.pid) for worker in case.job.workers(rank.pid)}
-    needed = len(wanted - workers) < BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted)
+    needed = len(wanted - workers) < cpu.BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted)
     return shared or needed
 
 
-STEAL_SHARE = 0.25  # a shared host takes 0.1 to 0.2 now and then, and the job goes on as fast as ever there
 # Of the CPU time used, by processes outside of the job. A neighbour of nice 4 on the job's only core uses 0.29. On CPUs that the
 # job is confined to and does not fill, only others can delay it: perfwatch itself uses 0.07 to 0.17 there, which is subtracted.
 OTHERS_SHARE, OTHERS_ON_CONFINED_CPUS = OFTEN, NOTABLE
@@ -212,12 +200,20 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
     Never sure: a crowded machine hides what else is slow.
     """
-    for rank, _ in sorted(working(case), key=lambda one: -(delay_share(case, one[0].pid) or 0.0)):
-        delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case, rank.pid), steal_share(case) or 0.0
-        stolen = steal >= STEAL_SHARE
-        if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= DELAYED_SHARE or stolen):
+    for rank, _ in sorted(working(case), key=lambda one: -(cpu.delay_share(case, one[0].pid) or 0.0)):
+        delay, others, steal = (
+            cpu.delay_share(case, rank.pid),
+            cpu.burnt_by_others(case, rank.pid),
+            cpu.steal_share(case) or 0.0,
+        )
+        stolen = steal >= cpu.DELAYED_SHARE
+        if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= cpu.DELAYED_SHARE or stolen):
             continue
-        crowd, cpus, own = len(demand(case, rank.pid) or ()), allowed_cpus(case, rank.pid), confined(case, rank.pid)
+        crowd, cpus, own = (
+            len(cpu.demand(case, rank.pid) or ()),
+            cpu.allowed_cpus(case, rank.pid),
+            cpu.confined(case, rank.pid),
+        )
         least = OTHERS_ON_CONFINED_CPUS if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least or (cpus is not None and crowd > 2 * cpus + 1)):
             continue
@@ -227,7 +223,7 @@ def judge_contended_cpu(case: Case) -> Outcome:
             CONTENDED,
             rank,
             lost,
-            explains=STRETCH * lost,
+            explains=RESIDUE * lost,
             confidence=Level.MEDIUM,
             culprits=(),
             delay=delay,
@@ -297,11 +293,9 @@ def _scarce(case: Case) -> tuple[Evidence, ...]:
     """What says that memory is short."""
     groups = (case.history.latest(r.Cgroup, path) for (path,) in case.history.entities(r.Cgroup))
     found = [one for group in groups if group is not None and (one := _at_its_limit(case, group)) is not None]
-    stalled = _stalled(case)
-    if stalled > STALL_SHARE:
+    if (stalled := _stalled(case)) > STALL_SHARE:
         found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 5 %"))
-    swapped = case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS)
-    if swapped:
+    if swapped := case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS):
         found.append(case.saw("host", "host", "swap is read", f"{swapped / 2**20:.1f} MiB/s", "0"))
     return tuple(found)
 
@@ -315,15 +309,14 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
-    hits = history.growth(
-        r.Cgroup,
-        group.path,
-        of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)),
-        seconds=WINDOW_SECONDS,
-    )
+    hits = history.growth(r.Cgroup, group.path, of=_hits, seconds=WINDOW_SECONDS)
     if not hits or hits[0] <= 0:
         return None
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
+
+
+def _hits(group: r.Cgroup) -> float:
+    return float((group.memory_max_events or 0) + (group.memory_high_events or 0))
 
 
 WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one

@@ -38,6 +38,7 @@ from perfwatch.triage.shares.thresholds import (
     MEDIUM,
     MOSTLY,
     MUCH,
+    NEARLY_ALL,
     NOTABLE,
     TWICE,
 )
@@ -46,15 +47,14 @@ from perfwatch.triage.slowness import (
     LOST_SHARE,
     NOTED,
     RESIDUE,
-    SAMPLES,
     Line,
     Saw,
     Share,
     certainty,
     noted,
+    samples,
     slow,
     working,
-    worst,
 )
 from perfwatch.triage.waits.gil import kept_from_gil
 from perfwatch.triage.waits.lock_owners import acquires, free, holds
@@ -201,7 +201,7 @@ HOOKED_LIBRARY = Share(
     Line(
         HOST_BOUND_PYTHON,
         "a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch",
-        (Saw("stack", "is in another library than torch below a hook", SAMPLES, "arithmetic of torch"),),
+        (samples("is in another library than torch below a hook", "arithmetic of torch"),),
         NOT_TORCH,
         ("let {at} look at fewer steps, or at less, or with tensors",),
     ),
@@ -221,7 +221,7 @@ COLLECTS = Line(
     GARBAGE_COLLECTION,
     "garbage collection takes {lost:.0%} of the training thread's time{where}",
     (
-        Saw("stack", "calls gc.collect", "{calls:.0%} of {seen.samples} samples", "0 %", share="calls"),
+        samples("calls gc.collect", "0 %", "calls", optional=True),
         Saw("native", "is in the collector", "{inside:.0%} of the native profile", "below 3 %", share="inside"),
     ),
     (("endless_python", "steps go on"),),
@@ -232,17 +232,20 @@ COLLECTS = Line(
 def garbage_collection(case: Case) -> Outcome:
     """Fires when the collector costs a good part of the training thread's time."""
     calling = partial(collects, case)
-    found = worst(case, lambda rank, seen: max(seen.share_where(calling), _share_in_collector(case, rank)))
-    if found is None:
+    shares = [(rank, seen, seen.share_where(calling), _share_in_collector(case, rank)) for rank, seen in working(case)]
+    least = max(LOST_SHARE, NEARLY_ALL * max((max(one[2:]) for one in shares), default=0.0))
+    # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
+    alike = [one for one in shares if max(one[2:]) >= least]
+    if not alike:
         return None
-    rank, seen, lost = found
+    sizes = {rank.pid: case.history.latest(ProcessUsage, rank.pid) for rank, *_ in alike}
+    bytes_of = {pid: usage.reading.resident_bytes if usage else 0 for pid, usage in sizes.items()}
+    rank, seen, calls, inside = max(alike, key=lambda one: (bytes_of[one[0].pid], max(one[2:])))
     frame = seen.top_line(calling) or seen.top_line()
-    calls, inside, where = (
-        seen.share_where(calling),
-        _share_in_collector(case, rank),
-        f", at {show(frame)}" if frame else "",
+    where = f", at {show(frame)}" if frame else ""
+    return slow(
+        case, COLLECTS, rank, max(calls, inside), frame=frame, seen=seen, calls=calls, inside=inside, where=where
     )
-    return slow(case, COLLECTS, rank, lost, frame=frame, seen=seen, calls=calls, inside=inside, where=where)
 
 
 def collects(case: Case, stack: Stack) -> bool:
@@ -409,7 +412,7 @@ LOCKED = Line(
     CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
     (
-        Saw("stack", "waits for a lock", SAMPLES, "below 2 %"),
+        samples("waits for a lock", "below 2 %"),
         Saw("thread", "goes on", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
         Saw("thread", "runs meanwhile", "{runs:.0%} of a core", "", "pid {pid} thread {node.tid}", "works"),
         Saw(

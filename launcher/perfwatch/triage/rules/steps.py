@@ -10,7 +10,7 @@ from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, Seen, median
+from perfwatch.triage.history import History, median
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import is_in
@@ -18,8 +18,10 @@ from perfwatch.triage.moving.progress import StepClock, evaluated
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares import training
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.data import discarded
+from perfwatch.triage.shares.own_work import calls_at, lines_around
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -29,51 +31,27 @@ from perfwatch.triage.shares.thresholds import (
     LATELY_SECONDS,
     LOW,
     MANY_SAMPLES,
+    MANY_TIMES,
     MEDIUM,
+    MINUTE_SECONDS,
+    MOST,
     MOSTLY,
     MUCH,
     NOTABLE,
     NOW_SECONDS,
     RUN_SECONDS,
-)
-from perfwatch.triage.shares.training import (
-    BEGINNING,
-    FEW_STEPS,
-    KEEPS,
-    PASSES,
-    accompanies,
-    alike,
-    asked_by,
-    asked_samples,
-    at_a_pass,
-    beside_a_step,
-    between,
-    cleared_samples,
-    clears_only,
-    in_backward,
-    keeps_most,
-    looks_at_gradients,
-    may_leave_early,
-    of_steps,
-    since_backward,
-    steps_an_optimizer,
-    tests_for_finite,
-    training_loop,
-    trains,
-    updates,
+    SEVERAL_TIMES,
 )
 from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, slow
 from perfwatch.triage.words.code import asks_for_an_update, line_of
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
 from perfwatch.verdict import Finding, Outcome
-from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, SourceLine, Stack, Steps
+from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps
 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
 BACKWARD_SHARE = 0.05
-BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
-UNKNOWN_PACE_SECONDS = 60.0
 # Times the longest step so far, or the most passes between two updates; and where nothing that goes with a step is seen: a wrapper may
 # accumulate gradients over more passes than before, as Accelerate's does, and its text does not show it.
 LONGER, FAR_LONGER = 2.5, 30.0
@@ -167,13 +145,13 @@ def skipping_steps(case: Case) -> Outcome:
             return found
         if seen.samples < MANY_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
-        if seen.turns(_backward) >= BACKWARD_TURNS and (found := _without_update(case, rank, seen, steps, rests)):
+        if seen.turns(_backward) >= MANY_TIMES and (found := _without_update(case, rank, seen, steps, rests)):
             return found
     return None
 
 
 def _backward(stack: Stack) -> bool:
-    return in_backward(stack) and not updates(stack)
+    return training.in_backward(stack) and not training.updates(stack)
 
 
 def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | None, rests: bool) -> Finding | None:
@@ -189,9 +167,9 @@ def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | 
         return None  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
     else:
         vanished = updates_vanished(case, rank)
-        enough = MANY_COMPANIONS if case.profile(rank).share_where(updates) else COMPANIONS
+        enough = MANY_COMPANIONS if case.profile(rank).share_where(training.updates) else COMPANIONS
         awaited = LATELY_SECONDS - seen.seconds if 1 <= beside < enough and not vanished else 0.0
-        skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
+        skipped = seen.share_where(training.updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
     if not skipped:
         return None
     unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
@@ -206,7 +184,7 @@ def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | 
         1.0,
         decides_in_seconds=awaited,
         confidence=sure,
-        frame=seen.top_line(in_backward),
+        frame=seen.top_line(training.in_backward),
         seen=seen,
         turns=seen.turns(_backward),
         beside=beside,
@@ -223,7 +201,7 @@ def _silent(case: Case, rank: Member, steps: StepClock) -> float:
 def _longest_step(steps: StepClock, times: float = LONGER) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
     timed = times * (steps.longest_seconds or 0.0)
-    return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NOW_SECONDS)
+    return max(timed, MINUTE_SECONDS if steps.count < training.FEW_STEPS or not timed else NOW_SECONDS)
 
 
 def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
@@ -233,76 +211,72 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
     and nothing is done there beside these and what goes with them, where an update of the program's own would be.
     """
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
-        places = of_steps(case, rank)
-        return HIGH if not places or alike(seen, places) else NOTED
-    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
-    lines |= {frame for one in seen.sights if clears_only(line_of(case.history, frame := user_frame(one.reading)))}
-    elsewhere = seen.share_where(
-        lambda stack: (
-            not accompanies(stack) and not looks_at_gradients(case.history, stack) and not at_a_pass(lines, stack)
-        )
-    )
-    around = {frame for one in seen.sights if in_backward(one.reading) for frame in user_frames(one.reading)}
-    is_due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
-    return HIGH if is_due and round(elsewhere * seen.samples) <= beside // COMPANIONS else NOTED
+        places = training.of_steps(case, rank)
+        return HIGH if not places or training.alike(seen, places) else NOTED
+    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *training.PASSES)}
+    lines |= set(seen.frames(lambda stack: user_frame(stack) if _clears_only(case.history, stack) else None))
+
+    def beside_it(stack: Stack) -> bool:
+        part = training.accompanies(stack) or training.looks_at_gradients(case.history, stack)
+        return not part and not training.at_a_pass(lines, stack)
+
+    around = {frame for one in seen.sights if training.in_backward(one.reading) for frame in user_frames(one.reading)}
+    is_due = any(training.steps_an_optimizer(line_of(case.history, frame)) for frame in around)
+    return HIGH if is_due and seen.count(beside_it) <= beside // COMPANIONS else NOTED
+
+
+def _clears_only(history: History, stack: Stack) -> bool:
+    """True if a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
+    return "zero_grad" in (called := calls_at(history, stack)) and "step" not in called
 
 
 def counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
-    places = of_steps(case, rank)
+    places = training.of_steps(case, rank)
     if not places:
-        return MEDIUM if count >= FEW_STEPS else NOTED
-    return CERTAIN if alike(seen, places) else NOTED
-
-
-FEW_UPDATES = 5  # times that one was met
+        return MEDIUM if count >= training.FEW_STEPS else NOTED
+    return CERTAIN if training.alike(seen, places) else NOTED
 
 
 def updates_vanished(case: Case, rank: Member) -> bool:
     """True if many updates were met, and none among so many passes since that several are due."""
-    sights = case.profile(rank).sights
-    *before, since = between(sights, updates)
-    runs = [count for run in before if (count := _gradient_samples(case.history, run))]
-    now = _gradient_samples(case.history, since)
-    if len(runs) < FEW_UPDATES or now <= LONGER * max(runs):
+    ever, passes = case.profile(rank), partial(_makes_gradients, case.history)
+    *before, since = training.between(ever, training.updates)
+    runs = [count for run in before if (count := run.count(passes))]
+    now, met = since.count(passes), ever.count(training.updates)
+    if len(runs) < SEVERAL_TIMES or now <= LONGER * max(runs):
         return False
-    met = sum(one.reading.samples for one in sights if updates(one.reading))
-    return now * met >= MANY_COMPANIONS * sum(runs) and alike(Profile(tuple(since), 0.0), of_steps(case, rank))
+    return now * met >= MANY_COMPANIONS * sum(runs) and training.alike(since, training.of_steps(case, rank))
 
 
 def due(case: Case, rank: Member, seen: Profile) -> float:
     """How many samples of a step are due, by those of what goes with each, as often as it was met beside that before."""
-    sights, now = case.profile(rank).sights, beside_a_step(case.history, seen)
-    last = max((number for number, one in enumerate(sights, 1) if updates(one.reading)), default=0)
-    met = sum(one.reading.samples for one in sights[:last] if updates(one.reading))
-    before = beside_a_step(case.history, Profile(sights[:last], 0.0))
-    return now * min(1.0, met / before) if met >= FEW_UPDATES and before else now
+    ever, now = case.profile(rank), training.beside_a_step(case.history, seen)
+    until = Profile(ever.sights[: len(ever.sights) - len(ever.after_last(training.updates).sights)], 0.0)
+    met, before = ever.count(training.updates), training.beside_a_step(case.history, until)
+    return now * min(1.0, met / before) if met >= SEVERAL_TIMES and before else now
 
 
 def accumulates(history: History, seen: Profile) -> bool:
     """True if by its text the loop that makes most of the passes makes a step only after a number of them, which may grow."""
-    passes = seen.share_where(in_backward)
-    return seen.share_where(lambda stack: in_backward(stack) and _counts_passes(history, stack)) > MOSTLY * passes
+    passes = seen.where(training.in_backward)
+    return passes.share_where(partial(_counts_passes, history)) > MOSTLY
 
 
 def _counts_passes(history: History, stack: Stack) -> bool:
     """True if the innermost loop around a pass tests a count before its step, or is one in a loop that makes the step."""
-    lines = (line_of(history, frame) for frame in user_frames(stack))
-    around: list[SourceLine] = [line for line in lines if line is not None and line.loops]
+    around = [line for line in lines_around(history, stack) if line.loops]
     if not around:
         return False
     within = len(around) > 1 or len(around[0].loops) > 1
     return COUNT in around[0].steps_if or (within and not asks_for_an_update(around[0].loop_calls))
 
 
-def _gradient_samples(history: History, run: list[Seen[Stack]]) -> int:
-    return sum(one.reading.samples for one in run if _makes_gradients(history, one.reading))
-
-
 def _makes_gradients(history: History, stack: Stack) -> bool:
     """True if a stack makes gradients, and not for an update of the program's own, which searches for as long as it likes."""
-    lines = (line_of(history, frame) for frame in user_frames(stack))
-    return in_backward(stack) and not any(asks_for_an_update(line.calls) for line in lines if line is not None)
+    return training.in_backward(stack) and not any(
+        asks_for_an_update(line.calls) for line in lines_around(history, stack)
+    )
 
 
 def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
@@ -310,15 +284,19 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
     Or one that clears gradients again and again.
     """
-    found = None if seen.seen(*BEGINNING) or trains(seen) else training_loop(case.history, seen)
-    trained_at = of_steps(case, rank, "forward")
-    if trained_at and not alike(seen, trained_at, "forward"):
+    found = (
+        None
+        if seen.seen(*training.BEGINNING) or seen.count(training.makes_gradients)
+        else training.training_loop(case.history, seen)
+    )
+    trained_at = training.of_steps(case, rank, "forward")
+    if trained_at and not training.alike(seen, trained_at, "forward"):
         return None  # another line, or the same function for another caller: an evaluation with gradients left on
-    if found is None or not may_leave_early(case, rank, found):
+    if found is None or not training.may_leave_early(case, rank, found):
         return None
     if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
         return None
-    guarded, cleared = tests_for_finite(found), cleared_samples(case, rank)
+    guarded, cleared = found.tests_for_finite, training.cleared_samples(case, rank)
     return slow(
         case,
         LEAVES,
@@ -336,19 +314,17 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 def makes_no_gradients(case: Case, rank: Member) -> Finding | None:
     """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
-    since = since_backward(case.profile(rank, LATELY_SECONDS))
-    asked = asked_samples(since)
-    if asked < MANY_SAMPLES or not _followed_before(case.profile(rank)):
+    since, ever = case.profile(rank, LATELY_SECONDS).after_last(training.in_backward), case.profile(rank)
+    lines, before = (
+        since.frames(training.asked_by),
+        len(ever.sights) - len(ever.after_last(training.in_backward).sights),
+    )
+    trained = Profile(ever.sights[:before], ever.seconds)
+    # Backward passes took a good part of the time until the last that was seen: 40 others follow with e**-4 by chance.
+    followed = trained.share_where(training.in_backward) >= NOTABLE and trained.count(training.in_backward) >= FEW_TIMES
+    if (asked := sum(lines.values())) < MANY_SAMPLES or not followed:
         return None
-    line = next(frame for one in reversed(since.sights) if (frame := asked_by(one.reading)) is not None)
-    return slow(case, ASKED_IN_VAIN, rank, 1.0, confidence=HIGH, frame=line, asked=asked, since=since)
-
-
-def _followed_before(ever: Profile) -> bool:
-    """True if backward passes took a good part of the time, until the last that was seen: 40 others follow with e**-4 by chance."""
-    last = len(ever.sights) - len(since_backward(ever).sights)
-    before = Profile(ever.sights[:last], ever.seconds)
-    return before.share("backward") >= NOTABLE and before.share("backward") * before.samples >= FEW_TIMES
+    return slow(case, ASKED_IN_VAIN, rank, 1.0, confidence=HIGH, frame=next(iter(lines)), asked=asked, since=since)
 
 
 def throws_away(case: Case, rank: Member) -> Finding | None:
@@ -362,13 +338,10 @@ def throws_away(case: Case, rank: Member) -> Finding | None:
 
 
 LOOKS = 60  # samples since the change, in which no other cause was found
-MOSTLY_MODEL = 0.7  # of the samples: training that waits for nothing else
 # Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24);
 # others come and go, they do not grow.
 A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
 QUARTERS = 4  # of the run: by chance four are in order once in 24 times
-ONE_JUMP = 0.7  # of the growth, between two quarters: more is a change, and none that goes on
-MINUTE_SECONDS = 60.0  # of samples, of what the steps are now
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
 FEW_READINGS = 4
 LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
@@ -445,7 +418,7 @@ def regressed(case: Case) -> Outcome:
         seen = case.profile(rank, ago)
         if seen.samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
-        by_model = seen.share("forward", "backward") >= MOSTLY_MODEL
+        by_model = seen.share("forward", "backward") >= MOST
         sure = _confidence(case, rank, after / before)
         return slow(
             case,
@@ -545,7 +518,7 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
         shares = [one.share_where(partial(is_in, frame)) for one in parts]
         rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
         jump = max(math.log(before / after) for before, after in pairwise(rest))
-        gradual = jump <= ONE_JUMP * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
+        gradual = jump <= MOST * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
         if shares[0] and _in_order(shares) and rest[0] >= A_LITTLE * rest[-1] and gradual:
             return (frame, [1.0 - one for one in rest]) if _keeps_its_parts(parts[0], parts[-1], frame) else None
     return None
@@ -582,11 +555,11 @@ def _in_model(frame: Frame, stack: Stack) -> bool:
 def kept_graph(case: Case) -> Finding | None:
     """Fires on a rank that is in backward nearly all the time, at a line that keeps the graph, while its memory grows."""
     for rank in case.ranks:
-        kept, grown = keeps_most(case, rank), _grown(case.history, rank.pid)
+        kept, grown = training.keeps_most(case, rank), _grown(case.history, rank.pid)
         if case.progress[rank.pid].kind != "moving" or kept is None or grown is None:
             continue
         share, line, samples = kept
-        facts = Facts(samples=samples, grown=grown / 2**20, keeps=KEEPS)
+        facts = Facts(samples=samples, grown=grown / 2**20, keeps=training.KEEPS)
         return slow(case, KEEPS_GRAPH, rank, share, confidence=HIGH, frame=line, **facts)
     return None
 
@@ -602,7 +575,4 @@ def _grown(history: History, pid: int) -> float | None:
     return rate if last - first >= GROWS_BYTES and rate >= GROWS_BYTES_PER_SECOND else None
 
 
-RULES = (
-    Rule(SKIPPING_STEPS, skipping_steps),
-    Rule(REGRESSED, regressed),
-)
+RULES = (Rule(SKIPPING_STEPS, skipping_steps), Rule(REGRESSED, regressed))

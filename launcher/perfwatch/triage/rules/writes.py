@@ -11,21 +11,10 @@ from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import repeated
+from perfwatch.triage.shares import saving
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.saving import (
-    copying,
-    in_save,
-    is_named_so,
-    rather_computes,
-    recurrent_copies,
-    recurrent_saves,
-    saves,
-    stores_rows,
-    syncs_little,
-    writes_much,
-)
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
-from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, slow, working, worst
+from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, samples, slow, working, worst
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names
@@ -62,17 +51,16 @@ COPIED = Line(
 
 def slow_checkpoint(case: Case) -> Outcome:
     """Fires when saves come back between steps and cost a good part of the time; of several ranks on the one that loses most."""
-    found = [
-        (rank, kept, line)
-        for rank, seen in working(case)
-        for line, kept in ((SAVED, recurrent_saves(case, rank, seen)), (COPIED, recurrent_copies(case, rank, seen)))
-        if kept is not None
-    ]
+    found = []
+    for rank, seen in working(case):
+        for line, is_one in ((SAVED, partial(saving.in_save, case)), (COPIED, saving.copying(case, seen))):
+            if (kept := saving.recurring(case, rank, seen, is_one)) is not None:
+                found.append((rank, kept, line))
     if not found:
         return None
     rank, kept, line = max(found, key=lambda one: one[1].lost)
-    is_one = copying(case, kept.seen) if line is COPIED else partial(in_save, case)
-    certain = line is COPIED or kept.seen.share_where(partial(saves, case)) >= LOST_SHARE
+    is_one = saving.copying(case, kept.seen) if line is COPIED else partial(saving.in_save, case)
+    certain = line is COPIED or kept.seen.share_where(partial(saving.saves, case)) >= LOST_SHARE
     sure = certainty(kept.lost) if certain else HIGH
     return slow(case, line, rank, kept.lost, frame=kept.seen.top_line(is_one), confidence=sure, kept=kept)
 
@@ -84,7 +72,7 @@ WRITES_OUT = Line(
     CHECKPOINTING,
     "a checkpoint is being written",
     (
-        Saw("stack", "{does}", "{share:.0%} of {seen.samples} samples", "training code"),
+        samples("{does}", "training code", "share"),
         Saw("io", "something is written", "{moved}", "nothing would mean a hang"),
     ),
 )
@@ -97,7 +85,7 @@ def checkpointing(case: Case) -> Outcome:
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing, confidence = wait is not None and wait.kind == "sync", CERTAIN
         if share < MOSTLY and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
-            share, confidence = phase.profile.share_where(is_named_so), HIGH
+            share, confidence = phase.profile.share_where(saving.is_named_so), HIGH
             if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
@@ -113,11 +101,11 @@ FLUSHES = frozenset({"fsync", "fdatasync"})
 
 def _in_save_loop(case: Case, stack: Stack) -> bool:
     """True if a stack is in a save, or sleeps in a loop of the program that writes pieces out and syncs each."""
-    if saves(case, stack):
+    if saving.saves(case, stack):
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & FLUSHES) and not called & TRAINS and writes_much(case, stack) is True
+    return bool(called & FLUSHES) and not called & TRAINS and saving.writes_much(case, stack) is True
 
 
 def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
@@ -149,7 +137,7 @@ WRITES = Line(
     SLOW_OUTPUT,
     "the training thread writes {what} {lost:.0%} of the time at {at}",
     (
-        Saw("stack", "prints or logs", "{writing:.0%} of {seen.samples} samples", "below 2 %", share="writing"),
+        samples("prints or logs", "below 2 %", "writing", optional=True),
         Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of looks", "0 %", share="blocked"),
     ),
     (("blocked_pipe", "the writes go through, slowly"),),
@@ -163,7 +151,7 @@ def slow_output(case: Case) -> Outcome:
     if found is None:
         return None
     rank, seen, lost = found
-    stores = partial(stores_rows, case)
+    stores = partial(saving.stores_rows, case)
     what, advice = ROWS if seen.share_where(stores) >= MOSTLY * lost else OUTPUT
     what, advice = PICTURES if seen.share("picture") >= MOSTLY * lost else (what, advice)
     frame = seen.top_line(partial(_prints, case)) or seen.top_line()
@@ -175,7 +163,11 @@ def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
     if "log_lock" in found:
         return False  # a thread that waits for its turn writes nothing
-    if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
+    if (
+        any_tag(found, "log", "tracker", "picture")
+        or saving.syncs_little(case, stack)
+        or saving.stores_rows(case, stack)
+    ):
         return True
     if _for_device(case, stack):
         return False  # print(loss.item()): what takes the time is the wait for the value
@@ -184,7 +176,7 @@ def _prints(case: Case, stack: Stack) -> bool:
     if frame is None or any_tag(called, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
     line = line_of(case.history, frame)
-    return line is not None and any(map(_is_output, line.calls)) and not rather_computes(case, stack, line.calls)
+    return line is not None and any(map(_is_output, line.calls)) and not saving.rather_computes(case, stack, line.calls)
 
 
 def _for_device(case: Case, stack: Stack) -> bool:
@@ -241,8 +233,4 @@ def _waits_to_write(case: Case, look: Thread, sends: bool) -> bool:
     return wait.fd in STANDARD_OUTPUTS or (file is not None and file.reading.kind in ("pipe", "fifo"))
 
 
-RULES = (
-    Rule(SLOW_CHECKPOINT, slow_checkpoint),
-    Rule(CHECKPOINTING, checkpointing),
-    Rule(SLOW_OUTPUT, slow_output),
-)
+RULES = (Rule(SLOW_CHECKPOINT, slow_checkpoint), Rule(CHECKPOINTING, checkpointing), Rule(SLOW_OUTPUT, slow_output))

@@ -14,9 +14,8 @@ WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread want
 FAIR_PART = 0.1
 
 
-Demand = frozenset[
-    tuple[int, int]
-]  # threads of the job, (pid, tid), that want one of the CPUs of a rank most of the time
+# Threads of the job, (pid, tid), that want one of the CPUs of a rank most of the time.
+Demand = frozenset[tuple[int, int]]
 
 
 def delay_share(case: Case, pid: int) -> float | None:
@@ -42,10 +41,8 @@ def _demand(case: Case, own: frozenset[int]) -> Demand | None:
         if pid not in case.job.members or seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
             continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
-        if moved.run_share is None:
-            continue
-        known = True
-        if moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE:
+        known = known or moved.run_share is not None
+        if moved.run_share is not None and moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE:
             runs[pid, tid] = moved.run_share
     least = FAIR_PART * sum(runs.values()) / len(runs) if runs else 0.0
     return frozenset(key for key, run in runs.items() if run >= least) if known else None

@@ -4,18 +4,16 @@ From outside a loop that throws each batch away looks like slow loading, for the
 What tells them apart: so many batches were taken that the steps which they should have led to would have been seen, or counted.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import Regime, regimes, saturated
+from perfwatch.triage.cards.gpu import regimes, saturated
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
@@ -24,31 +22,31 @@ from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
     HIGH,
+    LARGE,
     LATELY_SECONDS,
     MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
+    SEVERAL_TIMES,
     TWICE,
 )
-from perfwatch.triage.shares.training import FEW_STEPS, made_steps, steps_an_optimizer
-from perfwatch.triage.shares.without_steps import gathers
+from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
 from perfwatch.triage.slowness import LOST_SHARE, Line, asleep_share
 from perfwatch.triage.waits.actors import serving
 from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_tags, inside, is_user, show, tags, user_frame, user_frames
-from perfwatch.verdict import Culprit, Evidence, Finding
+from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Stack
 
-WORKING_SHARE = 0.4  # of the looks at workers: those of a starved loop are busy nearly all the time
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
 
 
-def works(stack: r.Stack) -> bool:
+def works(stack: Stack) -> bool:
     """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
-    found = tags(stack)
+    found, inner = tags(stack), inner_tags(stack)
     if "fetch" in found:
         return True
     if "feeder" in found:  # it pickles a batch, or has none to pickle
@@ -57,71 +55,50 @@ def works(stack: r.Stack) -> bool:
     idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
     # A selector of a library's own; the program's may await its data.
     loops = "selector" in found and not any(map(is_user, stack.frames))
-    waits = any_tag(inner_tags(stack), "thread_wait", "between_calls") or between_tasks(stack) or _awaits_orders(stack)
+    # The function that a process was started with asks for the next item itself, rather than one that serves an item.
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    caller = next((outer.file for frame, outer in pairs if is_user(frame)), "")
+    asked = "mp_receive" in inner and caller.endswith("multiprocessing/process.py")
+    waits = any_tag(inner, "thread_wait", "between_calls") or between_tasks(stack) or asked
     return not (idle or waits or loops or imports(stack))
 
 
-def _awaits_orders(stack: r.Stack) -> bool:
-    """True if the function that a process was started with asks for the next item itself, rather than one that serves an item."""
-    if not any_tag(inner_tags(stack), "mp_receive"):
-        return False
-    callers = zip(stack.frames, stack.frames[1:], strict=False)
-    caller = next((outer for frame, outer in callers if is_user(frame)), None)
-    return caller is not None and caller.file.endswith("multiprocessing/process.py")
-
-
-def imports(stack: r.Stack) -> bool:
+def imports(stack: Stack) -> bool:
     """True if a worker that was spawned a moment ago still imports the program."""
     found = tags(stack)
     return "import" in found and not any_tag(found, "worker", "pool_worker")
 
 
-def producers(case: Case, rank: Member) -> tuple[tuple[int, int], ...]:
+Makers = tuple[tuple[int, int], ...]  # (pid, tid) of each thread
+
+
+def producers(case: Case, rank: Member) -> Makers:
     """Who makes the data of a rank: loader workers, else tasks of Ray, its other Python processes or threads, by what it waits on."""
     workers = [w.pid for w in case.job.workers(rank.pid) if w.alive]
-    if workers:
-        return tuple((pid, pid) for pid in workers) + _pickling(case, workers)
+    if workers:  # and their feeder threads, which rarely spend their time on turning batches into bytes
+        threads = ((pid, tid) for pid in workers for tid in python_threads(case.history, pid) if tid != pid)
+        feeders = (key for key in threads if "feeder" in tags_seen(case.history, *key, LATELY_SECONDS))
+        return (*((pid, pid) for pid in workers), *_at_work(case, feeders))
     seen = case.profile(rank, LATELY_SECONDS)
     if seen.seen("remote_data"):  # a process of Ray's pool gets another task each time
         return _at_work(case, ((pid, pid) for pid in serving(case.job)))
-    children = tuple(
-        (m.pid, m.pid)
-        for m in case.job.children(rank.pid)
-        if m.alive and m.process.python and m.role in ("pool_worker", "child")
-    )
-    trains = case.progress[rank.pid].thread
-    threads = tuple(
-        (rank.pid, tid)
-        for tid in python_threads(case.history, rank.pid)
-        if tid != trains and not any_tag(tags_seen(case.history, rank.pid, tid, LATELY_SECONDS), *SERVICES)
-    )
-    threads = _at_work(case, threads) or threads  # a writer of logs waits for items, too
+    of_python = [m for m in case.job.children(rank.pid) if m.alive and m.process.python]
+    children = tuple((m.pid, m.pid) for m in of_python if m.role in ("pool_worker", "child"))
+    tids = (tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread)
+    own = [tid for tid in tids if not any_tag(tags_seen(case.history, rank.pid, tid, LATELY_SECONDS), *SERVICES)]
+    beside = tuple((rank.pid, tid) for tid in own)
+    beside = _at_work(case, beside) or beside  # a writer of logs waits for items, too
     between = seen.share("mp_queue_get", "mp_receive", "pool_wait") > 0.0
-    return (children or threads) if between else (threads or children)
+    return (children or beside) if between else (beside or children)
 
 
-def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        key for key in makers if lasting(case.history, *key, LATELY_SECONDS).share_where(works) >= WORKING_SHARE
-    )
-
-
-def _pickling(case: Case, workers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Feeder threads of workers that spend their time on turning batches into bytes; they rarely do."""
-    return _at_work(
-        case,
-        (
-            (pid, tid)
-            for pid in workers
-            for tid in python_threads(case.history, pid)
-            if tid != pid and "feeder" in tags_seen(case.history, pid, tid, LATELY_SECONDS)
-        ),
-    )
+def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> Makers:
+    seen = ((key, lasting(case.history, *key, LATELY_SECONDS)) for key in makers)
+    return tuple(key for key, one in seen if one.share_where(works) >= LARGE)
 
 
 WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
-SURE_SHARE = 0.4
 LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
@@ -136,7 +113,7 @@ class Starving:
     rank: Member
     waiting: float  # share of its time
     profile: Profile
-    producers: tuple[tuple[int, int], ...]  # (pid, tid) of the threads that make the data
+    producers: Makers
 
     @property
     def workers(self) -> int:
@@ -177,15 +154,28 @@ class Starving:
         alone, at = (self.workers if of_them is None else of_them) == 1, self.line(case)
         who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
         told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
+        rank = self.rank
         cards = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH]
         share = f"{self.waiting:.0%} of {self.profile.samples} samples"
         waits = case.saw("stack", f"pid {self.rank.pid}", "the training thread waits for data", share, "below 5 %")
         found = line.finding(
             case,
-            tuple(self._culprit(pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case)),
+            tuple(
+                Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid if pid != rank.pid else None, tid=tid, frame=frame)
+                for pid, tid, frame in ((pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case))
+            ),
             min(ceiling, self._ceiling(case), self._confidence(bool(cards))),
             before=(waits,),
-            more=tuple(_idles(case, card) for card in cards),
+            more=tuple(
+                case.saw(
+                    card.source,
+                    name_of(case.history, card.uuid),
+                    "the GPU waits too",
+                    f"nothing to do {card.waiting:.0%} of the time ({card.shown()})",
+                    "a kernel resident all the time",
+                )
+                for card in cards
+            ),
             kind=self.kind,
             waits=told + (f", mostly at {at}" if at else ""),
             **{"pid": self.rank.pid, **facts},
@@ -194,7 +184,7 @@ class Starving:
 
     def _confidence(self, card_waits: bool) -> float:
         """From the share of time lost; a card that has nothing to do meanwhile is a second source."""
-        if self.waiting >= (WAITING_SHARE if card_waits else SURE_SHARE):
+        if self.waiting >= (WAITING_SHARE if card_waits else LARGE):
             return CERTAIN
         return HIGH if self.waiting >= LOST_SHARE else MEDIUM
 
@@ -203,29 +193,17 @@ class Starving:
         others = [case.profile(rank, LATELY_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
         return MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
-    def _culprit(self, pid: int, tid: int, frame: str | None) -> Culprit:
-        worker = pid if pid != self.rank.pid else None
-        return Culprit(pid=self.rank.pid, rank=self.rank.rank, worker_pid=worker, tid=tid, frame=frame)
+
+def _waits_for_ranks(seen: Profile) -> bool:
+    """True if a rank is nearly always where others are waited for, and not short of data itself."""
+    return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
 
 
-def _idles(case: Case, card: Regime) -> Evidence:
-    return case.saw(
-        card.source,
-        name_of(case.history, card.uuid),
-        "the GPU waits too",
-        f"nothing to do {card.waiting:.0%} of the time ({card.shown()})",
-        "a kernel resident all the time",
-    )
-
-
-def awaits_data(stack: r.Stack) -> bool:
+def awaits_data(stack: Stack) -> bool:
     """True if a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
     found = tags(stack)
-    if "loader_wait" in found:
-        return True
-    return any_tag(found, *OWN_WAITS) and not any_tag(
-        found, "exit", "collective", "rendezvous", "save", "compile", "loader"
-    )
+    elsewhere = any_tag(found, "exit", "collective", "rendezvous", "save", "compile", "loader")
+    return "loader_wait" in found or (any_tag(found, *OWN_WAITS) and not elsewhere)
 
 
 def starving(case: Case) -> Starving | None:
@@ -236,33 +214,32 @@ def starving(case: Case) -> Starving | None:
 def _starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
-        seen = case.profile(rank, LATELY_SECONDS)
-        if (
-            seen.samples < ENOUGH_SAMPLES
-            or _stands(case, rank, seen)
-            or saturated(case.history, rank.pid, LATELY_SECONDS)
-        ):
+        seen, share = case.profile(rank, LATELY_SECONDS), asleep_share(case, rank)
+        if seen.samples < ENOUGH_SAMPLES or _stands(case, rank, seen):
             continue
-        asleep = _asleep(case, rank)
+        # In ``Queue.get`` the thread waits at most for as long as it does not run, and unpickles otherwise.
+        asleep = 1.0 if share is None else share
         waiting = min(seen.share_where(awaits_data), asleep)
-        if waiting < BOTTLENECK_SHARE or (worst is not None and waiting < worst.waiting):
+        if waiting < max(BOTTLENECK_SHARE, worst.waiting if worst is not None else 0.0):
             continue
-        if for_training(case, rank, seen) is not True:
+        if saturated(case.history, rank.pid, LATELY_SECONDS) or for_training(case, rank, seen) is not True:
             continue
         makers = producers(case, rank)
-        seen = _after_start(case, seen, makers)
+        # The samples since the last worker was done with its imports: the first batch of new workers is always late.
+        looks = (one for key in makers for one in case.history.series(Stack, *key))
+        ready = max((one.at for one in looks if imports(one.reading)), default=0.0)
+        seen = Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
         waiting = min(seen.share_where(awaits_data), asleep)
-        if not makers or seen.samples < ENOUGH_SAMPLES:
-            continue
-        if _enough(case, waiting, makers):
+        if makers and seen.samples >= ENOUGH_SAMPLES and _enough(case, waiting, makers):
             worst = Starving(rank, waiting, seen, makers)
     return worst
 
 
-def _asleep(case: Case, rank: Member) -> float:
-    """Share of the time that the training thread does not run: in ``Queue.get`` it waits at most so long, and unpickles otherwise."""
-    share = asleep_share(case, rank)
-    return 1.0 if share is None else share
+def _enough(case: Case, waiting: float, makers: Makers) -> bool:
+    """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
+    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
+    share = sum(one.count(works) for one in seen) / max(1, sum(one.samples for one in seen))
+    return share >= LARGE and waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
@@ -282,12 +259,9 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
     steps_seen = was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS)
     trains = steps_seen or any(names(line.loop_calls) & STEP_CALLS for _, line in around)
     loop = next((one for one in around if one[1].loops and not one[1].hands_out), None)
-    if (
-        not trains
-        or loop is None
-        or names(loop[1].loop_calls) & STEP_CALLS
-        or seen.share_where(partial(inside, loop[0])) < 1.0
-    ):
+    if not trains or loop is None or names(loop[1].loop_calls) & STEP_CALLS:
+        return trains
+    if seen.share_where(partial(inside, loop[0])) < 1.0:
         return trains
     return None if seen.seconds < PHASE_SECONDS else False
 
@@ -328,44 +302,15 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
-def _working_share(case: Case, makers: tuple[tuple[int, int], ...]) -> float:
-    """Share of the looks at workers in which they work at data; 0 where they were not looked at."""
-    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
-    looks = sum(one.samples for one in seen)
-    return sum(one.share_where(works) * one.samples for one in seen) / looks if looks else 0.0
-
-
-def _enough(case: Case, waiting: float, makers: tuple[tuple[int, int], ...]) -> bool:
-    """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
-    share = _working_share(case, makers)
-    if share < WORKING_SHARE:
-        return False
-    return waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
-
-
-def _waits_for_ranks(seen: Profile) -> bool:
-    """True if a rank is nearly always where others are waited for, and not short of data itself."""
-    return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
-
-
-def _after_start(case: Case, seen: Profile, makers: tuple[tuple[int, int], ...]) -> Profile:
-    """The samples since the last worker was done with its imports: the first batch of new workers is always late."""
-    ready = max(
-        (one.at for key in makers for one in case.history.series(r.Stack, *key) if imports(one.reading)), default=0.0
-    )
-    return Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
-
-
 FEW_LOCKED_SAMPLES = 4  # of workers that find it locked by another one
 
 
 @dataclass(frozen=True)
 class Turns:
-    """``waiting``: how many of the workers found it locked by another one; ``holders``: processes that held it meanwhile."""
+    """A lock, how often workers found it locked by another one, the processes that held it meanwhile, and what to do."""
 
     lock: str
     sightings: int
-    waiting: int
     holders: tuple[int, ...]
     next: str
 
@@ -377,59 +322,48 @@ def turns(case: Case, found: Starving) -> Turns | None:
 
 def at_lock(case: Case, found: Starving) -> Turns | None:
     """A lock between processes, at one line of the program's."""
-    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found))
+    return case.history.once(("turns at a lock",), lambda: _at_lock(found.profiles(case)))
 
 
-def _at_lock(case: Case, found: Starving) -> Turns | None:
-    seen = {pid: busy for pid, tid, busy in found.profiles(case) if pid == tid}
-    waits = {pid: busy.share_where(_waits_for_lock) * busy.samples for pid, busy in seen.items()}
+def _at_lock(at_work: list[tuple[int, int, Profile]]) -> Turns | None:
+    seen = {pid: busy for pid, tid, busy in at_work if pid == tid}
+    waits = {pid: busy.count(_waits_for_lock) for pid, busy in seen.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
-    looks = sum(busy.samples for busy in seen.values())
-    if len(both) < TWICE or sum(waits.values()) < max(FEW_LOCKED_SAMPLES, MUCH * looks):
+    looks, sightings = sum(busy.samples for busy in seen.values()), sum(waits.values())
+    if len(both) < TWICE or sightings < max(FEW_LOCKED_SAMPLES, MUCH * looks):
         return None
     line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
-    return Turns(
-        f"the lock between processes at {line}",
-        round(sum(waits.values())),
-        len(both),
-        both,
-        f"do the slow part outside of the lock at {line}: more workers make it no faster",
-    )
+    advice = f"do the slow part outside of the lock at {line}: more workers make it no faster"
+    return Turns(f"the lock between processes at {line}", sightings, both, advice)
 
 
 def _waits_for_lock(stack: Stack) -> bool:
     inner = inner_tags(stack)
-    if "mp_lock" not in inner or any_tag(inner, "mp_queue_get", "mp_queue_put"):
-        return False
-    return stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+    takes = stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+    return takes and "mp_lock" in inner and not any_tag(inner, "mp_queue_get", "mp_queue_put")
 
 
 def _at_file(case: Case, found: Starving) -> Turns | None:
     pids = {pid for pid, _ in found.producers}
     seen: dict[str, list[Descriptor]] = {}
-    for pid in pids:
-        for key in case.history.of(Descriptor, pid):
-            for one in case.history.series(Descriptor, *key, seconds=LATELY_SECONDS):
-                if pids.intersection(one.reading.lock_holders) - {pid}:
-                    seen.setdefault(one.reading.target, []).append(one.reading)
-    if not seen:
-        return None
-    path, looks = max(seen.items(), key=lambda item: len(item[1]))
+    for key in (key for pid in pids for key in case.history.of(Descriptor, pid)):
+        for one in case.history.series(Descriptor, *key, seconds=LATELY_SECONDS):
+            if pids.intersection(one.reading.lock_holders) - {one.reading.pid}:
+                seen.setdefault(one.reading.target, []).append(one.reading)
+    path, looks = max(seen.items(), key=lambda item: len(item[1]), default=("", []))
     holders = tuple(sorted(pids.intersection(pid for one in looks for pid in one.lock_holders)))
-    waiting = len({one.pid for one in looks})
-    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < TWICE or 2 * waiting <= len(pids):
+    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < TWICE or 2 * len({one.pid for one in looks}) <= len(pids):
         return None
     advice = "lock for as long as it takes to write, and read before: more workers make it no faster"
-    return Turns(f"a lock on {path}", len(looks), waiting, holders, advice)
+    return Turns(f"a lock on {path}", len(looks), holders, advice)
 
 
 def hands_on(case: Case, found: Starving) -> bool:
     """True if most of a rank's waits are at lines that drop what they get, or only fill it and hand it on."""
-    waits = [one for one in found.profile.sights if awaits_data(one.reading) and "loader_wait" not in tags(one.reading)]
-    frames = [(one.reading.samples, user_frame(one.reading)) for one in waits]
-    lines = [(samples, line_of(case.history, frame)) for samples, frame in frames if frame is not None]
-    unused = sum(samples for samples, line in lines if line is not None and line.result)
-    return unused > MOSTLY * sum(samples for samples, _ in frames)
+    waits = found.profile.where(lambda stack: awaits_data(stack) and "loader_wait" not in tags(stack))
+    lines = waits.frames(user_frame).items()
+    unused = sum(samples for frame, samples in lines if (line := line_of(case.history, frame)) and line.result)
+    return unused > MOSTLY * waits.samples
 
 
 UPDATES = ("backward", "optimizer", "scaler")
@@ -437,7 +371,6 @@ PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
 STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
 CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
-FEW_PASSES = 5  # samples, that tell how long they take
 DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
 
 
@@ -449,87 +382,60 @@ class Discarded:
     seconds: float
     line: r.Frame  # of the loop: where it discards them, if it was met there
     seen: Profile
-    due: float  # samples of steps, had these been made
-    sure: float  # that none is made any more; 0: not yet
+    sure: float  # that none is made any more
 
 
 def discarded(case: Case, rank: Member) -> Discarded | None:
     """What a rank has taken from its loader since its last step, if so much of it led to no step that none is made any more."""
-    found = _taken(case, rank)
-    return found if found is not None and found.sure else None
+    return case.history.once(("thrown away", rank.pid), lambda: _discarded(case, rank))
 
 
-def _taken(case: Case, rank: Member) -> Discarded | None:
-    return case.history.once(("thrown away", rank.pid), lambda: _find_taken(case, rank))
-
-
-def _find_taken(case: Case, rank: Member) -> Discarded | None:
-    steps, ever = case.steps(rank), case.profile(rank).sights
-    counted = steps is not None and steps.ago_seconds is not None and steps.count >= FEW_STEPS
-    if counted and steps is not None and (steps.ago_seconds or 0.0) < temporal(case):
+def _discarded(case: Case, rank: Member) -> Discarded | None:
+    steps, ever = case.steps(rank), case.profile(rank)
+    ago = steps.ago_seconds if steps is not None and steps.count >= FEW_STEPS else None
+    since = ever.after_last(_in_a_pass)
+    loop = since.commonest(lambda stack: user_frame(stack) if awaits_data(stack) else None)
+    if loop is None or (ago is not None and ago < temporal(case)) or since.share_where(awaits_data) < MOSTLY:
         return None
-    last = max((n for n, one in enumerate(ever) if any_tag(tags(one.reading), *PASSES)), default=-1)
-    since = Profile(ever[last + 1 :], 0.0)
-    if not since.sights or since.share_where(awaits_data) < MOSTLY:
+    if since.seen("import", "compile"):
         return None
+    before = Profile(ever.sights[: len(ever.sights) - len(since.sights)], 0.0)
     began = since.sights[0].at - since.sights[0].reading.span_seconds
-    seconds = (steps.ago_seconds or 0.0) if counted and steps is not None else case.at - began
-    loop = _loop(since)
-    if loop is None or any(any_tag(tags(one.reading), "import", "compile") for one in since.sights):
-        return None
-    batches = _ordered(case, rank, began, case.at)
-    each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, ever[: last + 1]))
+    seconds, batches = case.at - began if ago is None else ago, _ordered(case, rank, began, case.at)
+    each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, before))
     due = each * batches * since.samples / max(case.at - began, STEP_SECONDS)
-    before = made_steps(case, rank, loop)
-    before = any(_within(one, loop) for one in ever[: last + 1]) if before is None else before
-    sure = 0.0
-    if counted and before:
-        sure = CERTAIN if batches >= ENOUGH_SAMPLES else 0.0
-    elif before:
-        sure = HIGH if seconds >= temporal(case) and due >= DUE_AFTER_STEPS else 0.0
-    elif steps_an_optimizer(line_of(case.history, loop)):
-        sure = MEDIUM if due >= DUE_SAMPLES else 0.0
-    return Discarded(batches, seconds, _discards_at(since, loop) or loop, since, due, sure)
+    made = made_steps(case, rank, loop)
+    # A pass that an update follows was called from the function of that loop.
+    within = any(any_tag(tags(one.reading), *UPDATES) and inside(loop, one.reading) for one in before.sights)
+    if within if made is None else made:
+        long = batches >= ENOUGH_SAMPLES if ago is not None else seconds >= temporal(case) and due >= DUE_AFTER_STEPS
+        sure = 0.0 if not long else HIGH if ago is None else CERTAIN
+    else:
+        sure = MEDIUM if due >= DUE_SAMPLES and steps_an_optimizer(line_of(case.history, loop)) else 0.0
+    at = since.commonest(partial(_has_a_batch, loop)) or loop
+    return Discarded(batches, seconds, at, since, sure) if sure else None
 
 
-def _loop(since: Profile) -> r.Frame | None:
-    """The program's own line at which data is mostly waited for."""
-    lines: Counter[r.Frame] = Counter()
-    for one in since.sights:
-        frames = user_frames(one.reading) if awaits_data(one.reading) else ()
-        lines.update(dict.fromkeys(frames[:1], one.reading.samples))
-    return lines.most_common(1)[0][0] if lines else None
+def _in_a_pass(stack: Stack) -> bool:
+    return any_tag(tags(stack), *PASSES)
 
 
-def _within(one: Seen[r.Stack], loop: r.Frame) -> bool:
-    """True if a stack in a pass that an update follows was called from the function of that loop."""
-    if not any_tag(tags(one.reading), *UPDATES):
-        return False
-    return inside(loop, one.reading)
+def _has_a_batch(loop: r.Frame, stack: Stack) -> r.Frame | None:
+    """The line of the loop's function, where the loop is met with a batch in its hands."""
+    if any_tag(tags(stack), "loader", *ELSEWHERE) or awaits_data(stack):
+        return None
+    return next((one for one in user_frames(stack) if (one.function, one.file) == (loop.function, loop.file)), None)
 
 
-def _discards_at(since: Profile, loop: r.Frame) -> r.Frame | None:
-    """Where the loop is met with a batch in its hands."""
-    lines: Counter[r.Frame] = Counter()
-    for one in since.sights:
-        if any_tag(tags(one.reading), "loader", *ELSEWHERE) or awaits_data(one.reading):
-            continue
-        here = [
-            frame for frame in user_frames(one.reading) if (frame.function, frame.file) == (loop.function, loop.file)
-        ]
-        lines.update(dict.fromkeys(here[:1], one.reading.samples))
-    return lines.most_common(1)[0][0] if lines else None
-
-
-def _passes_seconds(case: Case, rank: Member, before: Sequence[Seen[r.Stack]]) -> float:
+def _passes_seconds(case: Case, rank: Member, before: Profile) -> float:
     """How long the passes of a step took for each batch that was taken, while they were seen; 0 where that is not known.
 
     Where most batches were thrown away all along, and few trained on, that is little.
     """
-    passes = [n for n, one in enumerate(before) if any_tag(tags(one.reading), *PASSES)]
-    if len(passes) < FEW_PASSES:
+    passes = [n for n, one in enumerate(before.sights) if _in_a_pass(one.reading)]
+    if len(passes) < SEVERAL_TIMES:
         return 0.0
-    seen = Profile(tuple(before[passes[0] : passes[-1] + 1]), 0.0)
+    seen = Profile(before.sights[passes[0] : passes[-1] + 1], 0.0)
     begin, end = seen.sights[0].at, seen.sights[-1].at
     batches = _ordered(case, rank, begin, end)
     return seen.share(*PASSES) * (end - begin) / batches if batches >= ENOUGH_SAMPLES else 0.0

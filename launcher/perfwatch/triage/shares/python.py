@@ -62,11 +62,16 @@ def _unpickles(case: Case, stack: Stack) -> bool:
     return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
 
 
+def gil_samples(seen: Profile, holds: Callable[[Stack], bool]) -> tuple[int, int]:
+    """Dumps that found a thread at some work and with the GIL, and without it."""
+    known = seen.where(lambda stack: stack.owns_gil is not None and holds(stack))
+    owned = known.count(lambda stack: bool(stack.owns_gil))
+    return owned, known.samples - owned
+
+
 def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
     """True if nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
-    known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
-    owned = sum(stack.samples for stack in known if stack.owns_gil)
-    released = sum(stack.samples for stack in known) - owned
+    owned, released = gil_samples(seen, holds)
     return owned >= OWNED_LOOKS and owned >= OWNED_PER_RELEASED * released
 
 
@@ -120,11 +125,6 @@ def hook_of(stack: Stack) -> Frame | None:
     return next((frame for frame, caller in pairs if is_user(frame) and calls_back(caller, frame, HOOK_CALLERS)), None)
 
 
-def python_called_back(case: Case, rank: Member) -> CalledBack | None:
-    """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
-    return case.history.once(("called_back", rank.pid), lambda: _python(case, rank))
-
-
 def callback_path(stack: Stack) -> tuple[Frame, ...]:
     """The frames below torch's, innermost first, the one that it called last; empty where torch called nothing back."""
     for index, frame in enumerate(stack.frames):
@@ -144,35 +144,29 @@ def calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> boo
     )
 
 
-def _python(case: Case, rank: Member) -> CalledBack | None:
+def python_called_back(case: Case, rank: Member) -> CalledBack | None:
+    """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
+    return case.history.once(("called_back", rank.pid), lambda: _called_back(case, rank))
+
+
+def _called_back(case: Case, rank: Member) -> CalledBack | None:
     seen, ever = case.profile(rank, LATELY_SECONDS), case.profile(rank)
-    callees = {(frame.function, frame.file) for one in ever.sights if (frame := called_back(one.reading))}
+    callees = {(frame.function, frame.file) for frame in ever.frames(called_back)}
     moves = {callee for callee in callees if _moves(case.history, ever, callee)}
 
     def within(stack: Stack) -> bool:
         path = callback_path(stack)
         return bool(path) and (path[-1].function, path[-1].file) in moves and _turns(case.history, stack, path)
 
-    if not (share := seen.share_where(within)):
-        return None
-    at: Counter[Frame] = Counter()
-    for one in seen.sights:
-        if within(one.reading):
-            at[callback_path(one.reading)[-1]] += one.reading.samples
-    known = [one.reading for one in ever.sights if one.reading.owns_gil is not None and within(one.reading)]
-    owned = sum(stack.samples for stack in known if stack.owns_gil)
-    released = sum(stack.samples for stack in known if not stack.owns_gil)
-    return CalledBack(share, at.most_common(1)[0][0], owned, released)
+    frame = seen.where(within).commonest(called_back)
+    return None if frame is None else CalledBack(seen.share_where(within), frame, *gil_samples(ever, within))
 
 
 def _turns(history: History, stack: Stack, path: tuple[Frame, ...]) -> bool:
     """True if a loop of the program's is on the way to where a stack stands, and no work that has a name of its own."""
-    if inner_tags(stack):
-        return False
-    own = [frame for frame in path if is_user(frame)]
-    return any(
-        in_comprehension(history, frame) or bool((line := line_of(history, frame)) and line.loops) for frame in own
-    )
+    lines = ((frame, line_of(history, frame)) for frame in path if is_user(frame))
+    loops = any(in_comprehension(history, frame) or (line is not None and bool(line.loops)) for frame, line in lines)
+    return loops and not inner_tags(stack)
 
 
 def _moves(history: History, seen: Profile, callee: tuple[str, str]) -> bool:
