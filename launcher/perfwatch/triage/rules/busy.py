@@ -1,7 +1,6 @@
 """No step is made for a benign reason: start, evaluation, host computation, download, work of another thread."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -194,15 +193,6 @@ def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     return HIGH if steps is None else CERTAIN
 
 
-@dataclass(frozen=True)
-class SlowestEnvironment:
-    """The one of several environments, each in a process of its own, for which the others are waited with."""
-
-    pid: int
-    share: float
-    line: str
-
-
 def collects(case: Case, rank: Member) -> Finding | None:
     """That it does so, where most of its time is spent in there; None otherwise."""
     seen = case.profile(rank, LATELY_SECONDS)
@@ -212,21 +202,23 @@ def collects(case: Case, rank: Member) -> Finding | None:
         return None
     line, last = show(seen.top_line(steps)), _slowest_environment(case, rank, seen, steps)
     culprits: tuple[Culprit, ...] = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
-    late, advice = (
-        "",
-        "if that is too much: more environments at a time, in processes of their own, or a cheaper step()",
-    )
+    late = ""
+    advice = "if that is too much: more environments at a time, in processes of their own, or a cheaper step()"
     if last is not None:
-        culprits = (Culprit(pid=rank.pid, rank=rank.rank, worker_pid=last.pid, frame=last.line), *culprits)
-        late = f"; it waits for process {last.pid}, which works {last.share:.0%} of the time, mostly at {last.line}"
-        advice = f"look at {last.line}: the other environments are done before it"
+        pid, works_for, its_line = last
+        culprits = (Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid, frame=its_line), *culprits)
+        late = f"; it waits for process {pid}, which works {works_for:.0%} of the time, mostly at {its_line}"
+        advice = f"look at {its_line}: the other environments are done before it"
     return COLLECTS.finding(case, culprits, HIGH, lost=share, at=line, seen=seen, late=late, advice=advice)
 
 
 def _slowest_environment(
     case: Case, rank: Member, whole: Profile, steps: Callable[[Stack], bool]
-) -> SlowestEnvironment | None:
-    """None where the environment is no process of its own, or they are done at about the same time."""
+) -> tuple[int, float, str] | None:
+    """The one of several environments, each in a process of its own, for which the others are waited with: its share of work, its line.
+
+    None where the environment is no process of its own, or they are done at about the same time.
+    """
     receives = whole.share_where(lambda stack: steps(stack) and any_tag(inner_tags(stack), "mp_receive"))
     if receives < MOSTLY * whole.share_where(steps):
         return None
@@ -239,7 +231,7 @@ def _slowest_environment(
     line = show(seen[last].top_line(_at_work))
     if shares[last] < MOSTLY or shares[last] < LATER * shares[others] or line is None:
         return None
-    return SlowestEnvironment(last, shares[last], line)
+    return last, shares[last], line
 
 
 def _at_work(stack: Stack) -> bool:
@@ -341,9 +333,8 @@ def gathering(case: Case) -> Finding | None:
     return None
 
 
-LEAST_BYTES = (
-    512  # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
-)
+# fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
+LEAST_BYTES = 512
 TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
 ARRIVES = Line(
     DOWNLOADING,

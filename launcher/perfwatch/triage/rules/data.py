@@ -431,10 +431,8 @@ def _sleeps_in_it(case: Case, rank: Member, lost: float) -> bool:
 
 
 LONG_WAIT_SECONDS = 0.2
-LONGER, STEPS_BETWEEN = (
-    2.0,
-    3.0,
-)  # times steps that do not wait; turns of the loop for each long wait: two workers are merely slow
+# times steps that do not wait; turns of the loop for each long wait: two workers are merely slow
+LONGER, STEPS_BETWEEN = 2.0, 3.0
 BURSTS = Line(
     BURSTY_LOADING,
     "batches come in bursts: {bursts} waits of {each:.1f} s, and {steps:.0f} steps for each of them",

@@ -132,9 +132,8 @@ def allocator_thrash(case: Case) -> Outcome:
     """Fires on memory that saw-tooths while the card waits."""
     for one in accelerated(case):
         emptying = one.profile.share_where(partial(_empties, case))
-        large = (one.card.sm_active or 0.0) >= OFTEN * (
-            one.card.graphics or 1.0
-        )  # such kernels do not wait for their launch
+        # Kernels that fill so much of the card do not wait for their launch.
+        large = (one.card.sm_active or 0.0) >= OFTEN * (one.card.graphics or 1.0)
         if _tries_convolutions(case, one):
             continue  # cuDNN frees what its trials took
         frees = _frees(_memory_used(case, one))

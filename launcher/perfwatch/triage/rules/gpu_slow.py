@@ -64,9 +64,8 @@ FUSION_SAVES = 0.5  # of the traffic
 FEW_PRODUCTS, NO_PRODUCTS, FULL_TENSOR = 0.06, 0.03, 0.3  # of the tensor cores; full: it does what it was bought for
 ARITHMETIC, MUCH_ARITHMETIC = 0.25, 0.4  # of the fp32 or fp64 pipe
 MEMORY_IN_USE, WRITTEN_OUT, MUCH_MEMORY, NEARLY_ALL_MEMORY = 0.3, 0.4, 0.55, 0.7  # of the bandwidth
-MEMORY_OF_UTILISATION = (
-    0.77  # bandwidth of NVML's memory utilisation, where units cannot be read (measured 0.70 to 0.89)
-)
+# bandwidth of NVML's memory utilisation, where units cannot be read (measured 0.70 to 0.89)
+MEMORY_OF_UTILISATION = 0.77
 
 
 # Held back from outside
@@ -361,10 +360,8 @@ def _multiplies(case: Case, stack: Stack) -> bool:
 
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
 PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
-TRACED_SHARE, WITH_BACKWARD = (
-    0.05,
-    2.5,
-)  # of the card's time, in the forward pass alone; how many times that with the backward pass
+# of the card's time, in the forward pass alone; how many times that with the backward pass
+TRACED_SHARE, WITH_BACKWARD = 0.05, 2.5
 IN_FRAMES = Line(
     SLOW_ATTENTION_FALLBACK,
     "attention is computed the plain way at {at}: every pair of positions is written to memory",
@@ -410,10 +407,8 @@ def slow_attention_fallback(case: Case) -> Outcome:
         seen, card, attends = one.profile, one.card, partial(_attends, case)
         trace, dram, frame = trace_of(case, one.rank.pid), card.dram or 0.0, show(seen.top_line(attends))
         if trace is not None and (share := trace.math_attention_share or 0.0) >= TRACED_SHARE:
-            lost, facts = (
-                min(SAVED, WITH_BACKWARD * share),
-                Facts(trace=trace, window=short_time(trace.window_seconds)),
-            )
+            lost = min(SAVED, WITH_BACKWARD * share)
+            facts = Facts(trace=trace, window=short_time(trace.window_seconds))
             return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
         if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < FEW_SAMPLES:
             continue

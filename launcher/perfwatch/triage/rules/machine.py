@@ -128,11 +128,9 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
         cpus, wanted = cpu.allowed_cpus(case, rank.pid), cpu.demand(case, rank.pid)
         if case.progress[rank.pid].kind != "moving" or cpus is None or wanted is None:
             continue
-        late, others, delay = (
-            starving(case),
-            cpu.burnt_by_others(case, rank.pid),
-            cpu.delay_share(case, rank.pid) or 0.0,
-        )
+        late = starving(case)
+        others = cpu.burnt_by_others(case, rank.pid)
+        delay = cpu.delay_share(case, rank.pid) or 0.0
         threads = len(wanted.difference(late.producers if late is not None else ()))
         alone = cpu.confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
         least = cpus + 1 if alone and late is None else cpu.BUSY_PER_CPU * cpus + 1
@@ -201,19 +199,15 @@ def judge_contended_cpu(case: Case) -> Outcome:
     Never sure: a crowded machine hides what else is slow.
     """
     for rank, _ in sorted(working(case), key=lambda one: -(cpu.delay_share(case, one[0].pid) or 0.0)):
-        delay, others, steal = (
-            cpu.delay_share(case, rank.pid),
-            cpu.burnt_by_others(case, rank.pid),
-            cpu.steal_share(case) or 0.0,
-        )
+        delay = cpu.delay_share(case, rank.pid)
+        others = cpu.burnt_by_others(case, rank.pid)
+        steal = cpu.steal_share(case) or 0.0
         stolen = steal >= cpu.DELAYED_SHARE
         if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= cpu.DELAYED_SHARE or stolen):
             continue
-        crowd, cpus, own = (
-            len(cpu.demand(case, rank.pid) or ()),
-            cpu.allowed_cpus(case, rank.pid),
-            cpu.confined(case, rank.pid),
-        )
+        crowd = len(cpu.demand(case, rank.pid) or ())
+        cpus = cpu.allowed_cpus(case, rank.pid)
+        own = cpu.confined(case, rank.pid)
         least = OTHERS_ON_CONFINED_CPUS if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least or (cpus is not None and crowd > 2 * cpus + 1)):
             continue
@@ -237,9 +231,8 @@ def judge_contended_cpu(case: Case) -> Outcome:
     return None
 
 
-FAULTS_PER_SECOND = (
-    50.0  # major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
-)
+# major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
+FAULTS_PER_SECOND = 50.0
 NEAR_LIMIT = 0.95
 STALL_SHARE = 0.05  # PSI, memory, some
 OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does

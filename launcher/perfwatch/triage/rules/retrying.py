@@ -82,11 +82,9 @@ def _backs_off(case: Case) -> Finding | None:
     share = f"{rests:.0%} of {seen.samples} samples" + (
         f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
     )
-    does, again, ceiling = (
-        "backs off and retries",
-        f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else "",
-        1.0,
-    )
+    does = "backs off and retries"
+    again = f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else ""
+    ceiling = 1.0
     if wakes > POLLS_PER_SECOND:
         does, again = "asks again", f", {wakes:,.0f} times a second: it may poll for what another one makes"
         ceiling = MEDIUM

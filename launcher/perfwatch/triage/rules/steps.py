@@ -284,11 +284,8 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
     Or one that clears gradients again and again.
     """
-    found = (
-        None
-        if seen.seen(*training.BEGINNING) or seen.count(training.makes_gradients)
-        else training.training_loop(case.history, seen)
-    )
+    trains = seen.seen(*training.BEGINNING) or seen.count(training.makes_gradients)
+    found = None if trains else training.training_loop(case.history, seen)
     trained_at = training.of_steps(case, rank, "forward")
     if trained_at and not training.alike(seen, trained_at, "forward"):
         return None  # another line, or the same function for another caller: an evaluation with gradients left on
@@ -315,10 +312,8 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
 def makes_no_gradients(case: Case, rank: Member) -> Finding | None:
     """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
     since, ever = case.profile(rank, LATELY_SECONDS).after_last(training.in_backward), case.profile(rank)
-    lines, before = (
-        since.frames(training.asked_by),
-        len(ever.sights) - len(ever.after_last(training.in_backward).sights),
-    )
+    lines = since.frames(training.asked_by)
+    before = len(ever.sights) - len(ever.after_last(training.in_backward).sights)
     trained = Profile(ever.sights[:before], ever.seconds)
     # Backward passes took a good part of the time until the last that was seen: 40 others follow with e**-4 by chance.
     followed = trained.share_where(training.in_backward) >= NOTABLE and trained.count(training.in_backward) >= FEW_TIMES
@@ -447,11 +442,9 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     """Steps that take longer and longer, and the program's own line where most of that time goes."""
     seen = case.profile(rank, MINUTE_SECONDS)
     frame, share = carrier(seen, first, last) or (None, 0.0)
-    at, where, advice = (
-        show(frame),
-        "",
-        "look for what becomes longer with every step: inputs, a list, a graph that is kept",
-    )
+    at = show(frame)
+    where = ""
+    advice = "look for what becomes longer with every step: inputs, a list, a graph that is kept"
     by_model = frame is not None and seen.share_where(partial(_in_model, frame)) >= MOSTLY * share
     if frame is not None:
         where = f", most of that at {at}, which takes {share:.0%} of the time now"

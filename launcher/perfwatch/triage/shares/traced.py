@@ -57,10 +57,8 @@ def _launches(trace: TorchTrace) -> Said:
     idle = {name: share for name, share in trace.idle.items() if name in ("forward", "backward", "optimizer", "python")}
     part = max(idle, key=lambda one: idle[one], default="python")
     name = where[0] if where else "Python between the operations" if part == "python" else f"the {part} pass"
-    claim, most = (
-        "the card is idle while the host prepares its next kernel",
-        f"{{window}}{kernels}, most of it in: {part}",
-    )
+    claim = "the card is idle while the host prepares its next kernel"
+    most = f"{{window}}{kernels}, most of it in: {part}"
     return trace.launch_bound_share or 0.0, claim, most, "below 5 %", name
 
 
