@@ -1,4 +1,8 @@
-"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself."""
+"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself.
+
+A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere share of the training thread's samples is a
+``Share``, judged by the one method that all of them have.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

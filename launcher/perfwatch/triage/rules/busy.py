@@ -16,9 +16,10 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, since_training
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.thresholds import WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, waited_on
+from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
 from perfwatch.triage.ranks.groups import growing
@@ -362,6 +363,8 @@ def downloading(case: Case) -> Outcome:
         arrived = _arrived(case, own | behind or every)
         if arrived < LEAST_BYTES or recent.seen("optimizer", "backward"):
             continue
+        if _arrived(case, own) < LEAST_BYTES and _trickles(case, behind or every):
+            continue
         line = show(recent.top_line())
         culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
         sure = repeated(case, recent.top_line(), CERTAIN if own | behind else MEDIUM)
@@ -386,6 +389,13 @@ def _behind(case: Case, chain: Chain) -> Files:
 def _arrived(case: Case, files: Files) -> int:
     """Bytes that came there from outside of the job: one of its own processes that answers downloads nothing by that."""
     return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _from_outside(case, *key))
+
+
+def _trickles(case: Case, files: Files) -> bool:
+    """True if what arrives there is as little as what keeps the connections of a store alive."""
+    outside = [key for key in files if _from_outside(case, *key)]
+    rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
+    return sum(rate or 0.0 for rate in rates) < WORKS_BYTES
 
 
 def _from_outside(case: Case, pid: int, fd: int) -> bool:

@@ -351,7 +351,9 @@ def _gathering_loop(case: Case, rank: Member) -> Frame | None:
     seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
     counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
     trains = seen.seen("forward", "backward", "optimizer", "scaler", "collective")
-    loop = None if seen.samples < ENOUGH_SAMPLES or counted or trains else seen.commonest(_taken_at)
+    loop = (
+        None if seen.samples < ENOUGH_SAMPLES or counted or trains else seen.commonest(partial(_taken_at, case.history))
+    )
     line = line_of(case.history, loop)
     if loop is None or line is None or seen.share_where(partial(inside, loop)) < NEARLY_ALL:
         return None
@@ -359,11 +361,12 @@ def _gathering_loop(case: Case, rank: Member) -> Frame | None:
     return loop if looks else None
 
 
-def _taken_at(stack: Stack) -> Frame | None:
-    """The program's own line at which batches are taken."""
+def _taken_at(history: History, stack: Stack) -> Frame | None:
+    """The program's own line at which batches are taken; of a generator that hands them on, the line that takes them there."""
     frames = own_frames(stack)
     depths = [n for n, frame in enumerate(frames) if any_tag(tags_of(frame.function, frame.file), *LOADING)]
-    return next((frame for frame in frames[max(depths, default=len(frames)) + 1 :] if is_user(frame)), None)
+    outside = [frame for frame in frames[max(depths, default=len(frames)) + 1 :] if is_user(frame)]
+    return next((one for one in outside if (line := line_of(history, one)) is None or not line.hands_out), None)
 
 
 # Environments
