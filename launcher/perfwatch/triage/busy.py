@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import Motion, motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.restarts import restarts
-from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.slowness import Line
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Culprit, Evidence, Finding
+from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes import readings as r
 
 WINDOW_SECONDS = 6.0
@@ -56,18 +59,12 @@ class Phase:
         )
         return int(grown[0]) if grown else 0
 
-    def finding(self, cause: Cause, summary: str, confidence: float, evidence: tuple[Evidence, ...]) -> Finding:
+    def finding(self, case: Case, line: Line, confidence: float, /, **facts: Any) -> Finding:
         """A busy finding about this rank."""
         frame = self.profile.top_line()
-        return Finding(
-            cause=cause.name,
-            state="busy",
-            summary=summary + (f" at {show(frame)}" if frame else ""),
-            confidence=confidence,
-            owner=cause.owner,
-            culprits=(Culprit(pid=self.rank.pid, rank=self.rank.rank, tid=self.tid, frame=show(frame)),),
-            evidence=evidence,
-        )
+        culprit = Culprit(pid=self.rank.pid, rank=self.rank.rank, tid=self.tid, frame=show(frame))
+        found = line.finding(case, (culprit,), confidence, seen=self.profile, runs=self.runs, **facts)
+        return msgspec.structs.replace(found, summary=found.summary + (f" at {show(frame)}" if frame else ""))
 
 
 def phases(case: Case, moving: bool = False) -> Iterator[Phase]:

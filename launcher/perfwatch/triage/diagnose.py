@@ -24,7 +24,7 @@ from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.triage.shares.beginning import NOT_BY_SHARES, beginning
+from perfwatch.triage.shares.startup import NOT_BY_SHARES, beginning
 from perfwatch.triage.shares.traced import sharpened
 from perfwatch.verdict import (
     Abstention,

@@ -1,6 +1,15 @@
-"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself."""
+"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself.
+
+A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere share of the training thread's samples is a
+``Share``, judged by the one method that all of them have.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
 
 from perfwatch.triage.cards.gpu import saturated
 from perfwatch.triage.case import Case
@@ -8,18 +17,16 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
 
-NOW_SECONDS, WINDOW_SECONDS = 5.0, 20.0
+WINDOW_SECONDS = LATELY_SECONDS
 FEW_SAMPLES = 30
+RESIDUE = 0.5  # of what it costs a cause explains that others may be behind, or that makes every other cause worse
 LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
-CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = (
-    0.22,
-    0.35,
-    0.45,
-)  # from these on its confidence is high, certain; it explains all
+CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on it is high, certain, explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
 UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
 
@@ -75,38 +82,84 @@ def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member,
     return best if best is not None and best[2] >= LOST_SHARE else None
 
 
-def in_samples(case: Case, rank: Member, seen: Profile, claim: str, share: float, expected: str) -> Evidence:
-    """What a share of the samples of a rank's training thread shows."""
-    return case.saw("stack", f"pid {rank.pid}", claim, f"{share:.0%} of {seen.samples} samples", expected)
+class Saw(NamedTuple):
+    """One observation in the words of a line: ``of`` is the entity, and ``share`` the fact that it needs to be worth telling."""
+
+    witness: str
+    claim: str
+    observed: str
+    expected: str = ""
+    of: str = "pid {pid}"
+    share: str = ""
+
+    def said(self, known: dict[str, Any]) -> tuple[str, str, str, str, str]:
+        """Witness, entity, claim, observed and expected in words."""
+        witness, of, claim = (text.format(**known) for text in (self.witness, self.of, self.claim))
+        return witness, of, claim, self.observed.format(**known), self.expected.format(**known)
 
 
-def telling(case: Case, entity: str, *witnesses: tuple[str, str, float, str, str]) -> tuple[Evidence, ...]:
-    """What each witness shows, (witness, claim, share, "of what", expected); one that shows nothing is left out.
+Facts = dict[str, Any]  # what the names in sentences stand for
 
-    A verdict rests on one of them, and the others may have seen nothing: "0 %" beside it would speak against it.
-    """
-    return tuple(
-        case.saw(witness, entity, claim, f"{share:.0%} of {whole}", expected)
-        for witness, claim, share, whole, expected in witnesses
-        if share
+
+def samples(claim: str, expected: str, share: str = "lost", optional: bool = False) -> Saw:
+    """What a share of the samples of the training thread shows; ``optional``: it may be that none does."""
+    return Saw(
+        "stack", claim, f"{{{share}:.0%}} of {{seen.samples}} samples", expected, share=share if optional else ""
     )
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of a cause: sentences with ``{names}`` for facts, the causes that it is not, and what to do next."""
+
+    cause: Cause
+    summary: str
+    saw: tuple[Saw, ...] = ()
+    but: tuple[tuple[str, str], ...] = ()
+    next: tuple[str, ...] = ()
+
+    def finding(
+        self,
+        case: Case,
+        culprits: tuple[Culprit, ...],
+        confidence: float,
+        /,
+        *,
+        before: tuple[Evidence, ...] = (),
+        more: tuple[Evidence, ...] = (),
+        **facts: Any,
+    ) -> Finding:
+        """The finding with these facts; ``before`` and ``more`` is evidence that its sentences do not have."""
+        known = {"pid": culprits[0].pid if culprits else 0, **facts}
+        evidence = (case.saw(*one.said(known)) for one in self.saw if not one.share or known[one.share])
+        return Finding(
+            cause=self.cause.name,
+            state=self.cause.state,
+            summary=self.summary.format(**known),
+            confidence=confidence,
+            owner=self.cause.owner,
+            culprits=culprits,
+            evidence=(*before, *evidence, *more),
+            alternatives=tuple(
+                Alternative(cause=name.format(**known), refuted_by=why.format(**known)) for name, why in self.but
+            ),
+            next=tuple(text.format(**known) for text in self.next),
+        )
 
 
 def slow(
     case: Case,
-    cause: Cause,
+    line: Line,
     rank: Member,
-    *,
     lost: float,
-    summary: str,
-    evidence: tuple[Evidence, ...],
+    /,
+    *,
     frame: r.Frame | None = None,
-    alternatives: tuple[Alternative, ...] = (),
-    next: tuple[str, ...] = (),
     culprits: tuple[Culprit, ...] | None = None,
     confidence: float | None = None,
     explains: float | None = None,
     decides_in_seconds: float = 0.0,
+    **facts: Any,
 ) -> Finding:
     """A slow finding; the culprit is the rank's own line unless others are given.
 
@@ -116,16 +169,35 @@ def slow(
     confidence = certainty(lost) if confidence is None else confidence
     if not case.history.entities(r.Cgroup) or case.latest_host() is None:
         confidence = min(confidence, UNSEEN_MACHINE)
-    return Finding(
-        cause=cause.name,
+    own = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(frame)),)
+    facts = {"pid": rank.pid, "lost": lost, "at": show(frame), **facts}
+    return msgspec.structs.replace(
+        line.finding(case, own if culprits is None else culprits, confidence, **facts),
         state="slow",
-        summary=summary,
-        confidence=confidence,
-        owner=cause.owner,
-        culprits=culprits if culprits is not None else (Culprit(pid=rank.pid, rank=rank.rank, frame=show(frame)),),
-        evidence=evidence,
-        alternatives=alternatives,
-        next=next,
         lost_share=round(lost if explains is None else explains, 3),
         decides_in_seconds=round(decides_in_seconds, 1),
     )
+
+
+@dataclass(frozen=True)
+class Share:
+    """A cause that is a share of the training thread's samples: which ones, how often it comes back, and what else must hold."""
+
+    line: Line
+    holds: Callable[[Case, r.Stack], bool]
+    times: int = 1
+    given: Callable[[Case, Member, Profile], bool] = lambda *_: True
+    ceiling: float = CERTAIN
+
+    def judge(self, case: Case) -> Finding | None:
+        """The finding about the rank that loses most, if that is worth a verdict."""
+        holds = partial(self.holds, case)
+        found = worst(case, lambda _, seen: seen.share_where(holds))
+        if found is None:
+            return None
+        rank, seen, lost = found
+        times, frame = len(seen.runs(holds)), seen.top_line(holds)
+        if times < self.times or not self.given(case, rank, seen):
+            return None
+        sure = min(certainty(lost), self.ceiling)
+        return slow(case, self.line, rank, lost, frame=frame, confidence=sure, seen=seen, times=times)

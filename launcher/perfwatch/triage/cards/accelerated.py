@@ -5,8 +5,11 @@ be lost to any cause.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from perfwatch.triage.busy import Phase
 from perfwatch.triage.cards.gpu import Regime, baseline, regimes, spins_on, unseen
@@ -18,16 +21,15 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.progress import trains
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.in_compiler import in_compiler
+from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.starving import awaits_data
-from perfwatch.triage.slowness import WINDOW_SECONDS, certainty
+from perfwatch.triage.shares.startup import in_compiler
+from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
 from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding
+from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 LONGEST_SECONDS = RUN_SECONDS
@@ -166,46 +168,42 @@ def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Eviden
     return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
 
 
+UNITS = "{shown}"
+
+
+def units(claim: str, expected: str) -> Saw:
+    """What the card's units show; what they showed earlier in this run is expected, or else this."""
+    return Saw("{card.source}", claim, UNITS, expected, of="{name}")
+
+
 def slow_on_gpu(
     case: Case,
-    cause: Cause,
+    line: Line,
     one: Accelerated,
-    *,
     lost: float,
-    summary: str,
-    evidence: tuple[Evidence, ...],
-    next: tuple[str, ...],
+    /,
+    *,
     frame: str | None = None,
     confidence: float | None = None,
     explains: float | None = None,
-    alternatives: tuple[Alternative, ...] = (),
+    more: tuple[Evidence, ...] = (),
+    **facts: Any,
 ) -> Finding:
     """A slow finding about a rank and its card; ``explains`` ranks it among others, the share of time lost unless given."""
-    how = cards_of(case.history, one.rank.pid).how
     unlisted = not case.history.of(r.GpuProcess, one.card.uuid)
     if not one.certain:
-        said = case.saw(
-            "binding",
-            f"pid {one.rank.pid}",
-            "its card was inferred",
-            how or "not known",
-            "listed by the driver",
-        )
-        evidence = (*evidence, said)
-    return Finding(
-        cause=cause.name,
-        state="slow",
-        summary=summary,
-        confidence=round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2),
-        owner=cause.owner,
-        culprits=(
-            Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid)),
-        ),
-        evidence=evidence,
-        alternatives=alternatives,
-        next=next,
-        lost_share=round(lost if explains is None else explains, 3),
+        how = cards_of(case.history, one.rank.pid).how or "not known"
+        inferred = case.saw("binding", f"pid {one.rank.pid}", "its card was inferred", how, "listed by the driver")
+        more = (*more, inferred)
+    culprit = Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid))
+    sure = round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2)
+    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
+    known = {"card": one.card, "name": name_of(case.history, one.card.uuid), "seen": one.profile, "at": frame}
+    saw = (each._replace(expected=before or each.expected) if each.observed == UNITS else each for each in line.saw)
+    found = replace(line, saw=tuple(saw)).finding(
+        case, (culprit,), sure, more=more, **{**known, "shown": one.card.shown(), "lost": lost, **facts}
     )
+    return msgspec.structs.replace(found, state="slow", lost_share=round(lost if explains is None else explains, 3))
 
 
 def drives_a_card(case: Case, phase: Phase) -> bool:

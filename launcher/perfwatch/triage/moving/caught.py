@@ -17,8 +17,8 @@ from perfwatch.triage.moving.within import FETCH, UPDATE, Within
 from perfwatch.triage.moving.work import moves_data, releases_gil
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.preparing import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.shares.startup import UNSURE, goes_through_rounds, prepares
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import TRAINS, line_of, names

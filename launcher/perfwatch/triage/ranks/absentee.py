@@ -41,8 +41,8 @@ from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, 
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.going_through import LASTS
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import awaited as what_it_awaits

@@ -15,8 +15,8 @@ from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.ranks.groups import FEW, once_per_case
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.data import WAITING_SHARE, awaits_data
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.starving import WAITING_SHARE, awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of
 from perfwatch.verdict import Culprit, Evidence

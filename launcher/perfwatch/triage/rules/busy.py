@@ -1,7 +1,6 @@
 """No step is made for a benign reason: start, evaluation, host computation, download, work of another thread."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -12,14 +11,15 @@ from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
-from perfwatch.triage.moving.memory import computed
+from perfwatch.triage.moving.memory import computed, since_training
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.thresholds import WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.moving.work import passed, received, waited_on
+from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
 from perfwatch.triage.ranks.groups import growing
@@ -28,96 +28,115 @@ from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.data_makers import producers, works
-from perfwatch.triage.shares.preparing import prepares, prepares_natively
-from perfwatch.triage.shares.profile import Profile, lasting
-from perfwatch.triage.shares.saving import SYNCS, comes_back
-from perfwatch.triage.shares.starving import starving
+from perfwatch.triage.shares.data import producers, starving, works
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
+from perfwatch.triage.shares.saving import SYNCS
+from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     HIGH,
+    LASTS,
     LATELY_SECONDS,
+    MANY_TIMES,
     MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
     NOTABLE,
 )
-from perfwatch.triage.shares.training import clears, may_leave_early, training_loop, trains, without_gradients
-from perfwatch.triage.shares.without_steps import gathers, in_environment
-from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, in_samples
+from perfwatch.triage.shares.training import (
+    clears,
+    gathers,
+    in_environment,
+    makes_gradients,
+    may_leave_early,
+    training_loop,
+    without_gradients,
+)
+from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, Facts, Line, Saw, samples
+from perfwatch.triage.waits.batches import through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
-from perfwatch.triage.waits.node import NATIVE_WAIT
+from perfwatch.triage.waits.node import NATIVE_WAIT, culprit
 from perfwatch.triage.waits.other_end import sends
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.verdict import Culprit, Finding, Outcome
 from perfwatch_probes.readings import Descriptor, Frame, ProcessUsage, Stack, Thread
 
 STARTING = Cause("starting", "busy", "user_code", (Thread, Stack))
+EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
+COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
+DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
 
 YOUNG_SECONDS = 120.0
+LOADS = Line(
+    STARTING,
+    "the program is still starting: imports, loading or initialisation",
+    (
+        Saw(
+            "stack",
+            "imports, loads or initialises",
+            "{share:.0%} of {seen.samples} samples, {runs:.0%} of a core",
+            "training code",
+        ),
+    ),
+)
+RUNS_AT_START = Line(
+    STARTING,
+    "the program is still starting: work before the first step",
+    (Saw("stack", "runs, and has made no step", "{runs:.0%} of a core, {seen.samples} samples", "training code"),),
+)
+PREPARES = Line(
+    STARTING, "the program prepares: work of its own in Python, before the first step or between two", RUNS_AT_START.saw
+)
 
 
 def starting(case: Case) -> Outcome:
     """Fires on a rank in imports, model loading or preparation before its first step."""
     for phase in phases(case):
-        steps = case.steps(phase.rank)
+        steps, rank = case.steps(phase.rank), phase.rank
         if steps is not None and steps.count > 0:
-            continue
-        share = phase.profile.share("import", "load", "init")
-        if share >= MOSTLY:
-            confidence = CERTAIN
-        elif phase.runs > MOSTLY and _young(case, phase) and not phase.profile.seen("loader", "collective"):
-            confidence = MEDIUM
-        elif phase.runs > MOVES_SHARE and case.awaited_at_start(phase.rank.pid):
-            confidence = HIGH
-        elif phase.runs > MOSTLY and prepares(case, phase.rank):
-            confidence = MEDIUM
-        else:
             continue
         if phase.runs < MOVES_SHARE and phase.motion.distinct <= 1:
             continue
-        what = "imports, loading or initialisation" if share >= MOSTLY else "work before the first step"
-        return phase.finding(
-            STARTING,
-            "the program prepares: work of its own in Python, before the first step or between two"
-            if confidence == MEDIUM
-            else f"the program is still starting: {what}",
-            confidence,
-            (_evidence(case, phase, share),),
-        )
+        share = phase.profile.share("import", "load", "init")
+        if share >= MOSTLY:
+            return phase.finding(case, LOADS, CERTAIN, share=share)
+        age = (case.job.members[rank.pid].process.age_seconds or 0.0) + case.at
+        young = steps is not None and age < YOUNG_SECONDS and not phase.profile.seen("loader", "collective")
+        if phase.runs > MOSTLY and young:
+            return phase.finding(case, PREPARES, MEDIUM)
+        if phase.runs > MOVES_SHARE and case.awaited_at_start(rank.pid):
+            return phase.finding(case, RUNS_AT_START, HIGH)
+        if phase.runs > MOSTLY and prepares(case, rank):
+            return phase.finding(case, PREPARES, MEDIUM)
     return None
 
 
-def _evidence(case: Case, phase: Phase, share: float) -> Evidence:
-    """What its stacks show: frames of imports and loading, or merely that it runs."""
-    loads, runs = share >= MOSTLY, f"{phase.runs:.0%} of a core"
-    return case.saw(
-        "stack",
-        f"pid {phase.rank.pid}",
-        "imports, loads or initialises" if loads else "runs, and has made no step",
-        f"{share:.0%} of {phase.profile.samples} samples, {runs}"
-        if loads
-        else f"{runs}, {phase.profile.samples} samples",
-        "training code",
-    )
-
-
-def _young(case: Case, phase: Phase) -> bool:
-    """True if the agent counts, has counted nothing yet, and the process began a moment ago."""
-    process = case.job.members[phase.rank.pid].process
-    return case.steps(phase.rank) is not None and (process.age_seconds or 0.0) + case.at < YOUNG_SECONDS
-
-
-EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
-
-FEW_FORWARD = 6.0  # ... and so many: a training thread would have been seen at backward, too
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
-# The source of the line was not read: it may stand in a loop that never ends. Or it does stand in one, and no step came for long.
-# By its text the loop trains, or it clears gradients: a flag may say that it evaluates, or it is left before backward.
+LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
+LATER = 2.0  # times the share of the time that each other environment works
+EVALUATES = Line(
+    EVALUATING,
+    "the model runs without backward or optimizer steps: {what} at {at}",
+    (
+        Saw(
+            "stack",
+            "forward passes only",
+            "{share:.0%} of {seen.samples} samples, no backward, no optimizer",
+            "backward in each step",
+        ),
+    ),
+    (("skipping_steps", "no guard is seen that leaves a loop that trains"),),
+)
+COLLECTS = Line(
+    EVALUATING,
+    "it collects experience: its environment takes {lost:.0%} of the time, mostly at {at}{late}",
+    (samples("is in step() of its environment", "as much as the environment costs"),),
+    next=("{advice}",),
+)
 
 
 def evaluating(case: Case) -> Outcome:
@@ -129,55 +148,32 @@ def evaluating(case: Case) -> Outcome:
         moving = (pid for pid, one in case.progress.items() if one.kind == "moving" and pid != rank.pid)
         if trains_without(case, rank) or (only_receives(case, rank, seen) and any(moving)):
             continue  # that is its part, and those that train go on meanwhile
-        if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None or polls(
-            case.history, rank.pid
-        ):
+        thread, chain = case.progress[rank.pid].thread, case.chains[rank.pid]
+        if turns_within(case.history, rank.pid, thread) is not None or polls(case.history, rank.pid):
             continue  # one forward pass, which may never end; or its card only waits for another rank
-        chain = case.chains[rank.pid]
         if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_collective(case, chain)):
             continue  # it does not run: another one holds what it needs to go on in its forward pass, or has not come to it
-        if found := _evaluates(case, rank, seen) or collects(case, EVALUATING, rank):
+        if found := _evaluates(case, rank, seen) or collects(case, rank):
             return in_time(case, rank, found)
     return None
 
 
 def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     steps = case.progress[rank.pid].steps
-    if trains(seen):
+    if seen.count(makes_gradients) or (
+        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS
+    ):
         return None
-    if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS:
-        return None
-    if not seen.seen("forward"):
-        return None
-    share = seen.share("forward", "loader")
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
-    enough, few = (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (MUCH, FEW_FORWARD)
-    if forward < enough * launching or forward * seen.samples < few or len(seen.sights) < 4:
+    enough, few = (MODEL_SHARE, MODEL_SAMPLES) if without_gradients(case.history, seen) else (MUCH, MANY_TIMES)
+    if not seen.seen("forward") or forward < enough * launching or forward * seen.samples < few or len(seen.sights) < 4:
         return None
-    line = show(seen.top_line())
+    line, share = show(seen.top_line()), seen.share("forward", "loader")
     what = "a rollout" if environment else "an evaluation"
-    return Finding(
-        cause=EVALUATING.name,
-        state="busy",
-        summary=f"the model runs without backward or optimizer steps: {what} at {line}",
-        confidence=_certainty(case, rank, seen),
-        owner=EVALUATING.owner,
-        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "forward passes only",
-                f"{share:.0%} of {seen.samples} samples, no backward, no optimizer",
-                "backward in each step",
-            ),
-        ),
-        alternatives=(
-            Alternative(cause="skipping_steps", refuted_by="no guard is seen that leaves a loop that trains"),
-        ),
-    )
+    culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
+    return EVALUATES.finding(case, culprits, _certainty(case, rank, seen), what=what, at=line, share=share, seen=seen)
 
 
 def _lately(case: Case, rank: Member) -> Profile:
@@ -186,32 +182,19 @@ def _lately(case: Case, rank: Member) -> Profile:
 
 
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
+    """Less where a flag may decide on an evaluation in a loop that trains, or the line may stand in a loop that never ends."""
     if line_of(case.history, seen.top_line()) is None:
         return MEDIUM
     if (loop := training_loop(case.history, seen)) is not None:
         return NOTED if may_leave_early(case, rank, loop) else MEDIUM
-    if seen.share_where(clears):
-        return MEDIUM
     steps, around = case.steps(rank), loop_of(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
-    if around.may_turn_for_ever and ago > COUNTS_TIMES * temporal(case):
+    if seen.share_where(clears) or (around.may_turn_for_ever and ago > COUNTS_TIMES * temporal(case)):
         return MEDIUM
     return HIGH if steps is None else CERTAIN
 
 
-LATER = 2.0  # share of the time that the last one works, and how many times that of each other
-
-
-@dataclass(frozen=True)
-class SlowestEnvironment:
-    """The one of several environments, each in a process of its own, for which the others are waited with."""
-
-    pid: int
-    share: float
-    line: str
-
-
-def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
+def collects(case: Case, rank: Member) -> Finding | None:
     """That it does so, where most of its time is spent in there; None otherwise."""
     seen = case.profile(rank, LATELY_SECONDS)
     steps = in_environment(case.history, seen)
@@ -219,36 +202,24 @@ def collects(case: Case, cause: Cause, rank: Member) -> Finding | None:
     if share < MOSTLY or not (seen.seen("forward") or computed(case, rank)):
         return None
     line, last = show(seen.top_line(steps)), _slowest_environment(case, rank, seen, steps)
-    late = (
-        f"; it waits for process {last.pid}, which works {last.share:.0%} of the time, mostly at {last.line}"
-        if last
-        else ""
-    )
-    return Finding(
-        cause=cause.name,
-        state="busy",
-        summary=f"it collects experience: its environment takes {share:.0%} of the time, mostly at {line}" + late,
-        confidence=HIGH,
-        owner=cause.owner,
-        culprits=(
-            *([Culprit(pid=rank.pid, rank=rank.rank, worker_pid=last.pid, frame=last.line)] if last else []),
-            Culprit(pid=rank.pid, rank=rank.rank, frame=line),
-        ),
-        evidence=(
-            in_samples(case, rank, seen, "is in step() of its environment", share, "as much as the environment costs"),
-        ),
-        next=(
-            f"look at {last.line}: the other environments are done before it"
-            if last
-            else "if that is too much: more environments at a time, in processes of their own, or a cheaper step()",
-        ),
-    )
+    culprits: tuple[Culprit, ...] = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
+    late = ""
+    advice = "if that is too much: more environments at a time, in processes of their own, or a cheaper step()"
+    if last is not None:
+        pid, works_for, its_line = last
+        culprits = (Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid, frame=its_line), *culprits)
+        late = f"; it waits for process {pid}, which works {works_for:.0%} of the time, mostly at {its_line}"
+        advice = f"look at {its_line}: the other environments are done before it"
+    return COLLECTS.finding(case, culprits, HIGH, lost=share, at=line, seen=seen, late=late, advice=advice)
 
 
 def _slowest_environment(
     case: Case, rank: Member, whole: Profile, steps: Callable[[Stack], bool]
-) -> SlowestEnvironment | None:
-    """None where the environment is no process of its own, or they are done at about the same time."""
+) -> tuple[int, float, str] | None:
+    """The one of several environments, each in a process of its own, for which the others are waited with: its share of work, its line.
+
+    None where the environment is no process of its own, or they are done at about the same time.
+    """
     receives = whole.share_where(lambda stack: steps(stack) and any_tag(inner_tags(stack), "mp_receive"))
     if receives < MOSTLY * whole.share_where(steps):
         return None
@@ -257,29 +228,38 @@ def _slowest_environment(
     shares = {pid: one.share_where(_at_work) for pid, one in seen.items() if one.samples}
     if len(shares) < 2:
         return None
-    last = max(shares, key=lambda pid: shares[pid])
-    others = max(share for pid, share in shares.items() if pid != last)
-    if shares[last] < MOSTLY or shares[last] < LATER * others:
-        return None
+    others, last = sorted(shares, key=lambda pid: shares[pid])[-2:]
     line = show(seen[last].top_line(_at_work))
-    return SlowestEnvironment(last, shares[last], line) if line is not None else None
+    if shares[last] < MOSTLY or shares[last] < LATER * shares[others] or line is None:
+        return None
+    return last, shares[last], line
 
 
 def _at_work(stack: Stack) -> bool:
     return works(stack) and not any_tag(inner_tags(stack), "mp_receive", "mp_send")
 
 
-COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
+COMPUTES = Line(
+    COMPUTING_ON_HOST,
+    "{what}{text}",
+    (
+        Saw(
+            "thread",
+            "computes",
+            "{runs:.0%} of a core in the thread, {cpu:.1f} cores in the process",
+            "0 would mean a hang",
+        ),
+        Saw("gil", "has released the GIL", "{owner}", "an owner would block others"),
+    ),
+)
 
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
     if growing(case) or any(meets_again(case, rank, MEETING_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
-    for phase in phases(case):
-        if (found := _of_phase(case, phase)) is not None:
-            return found
-    return gathering(case, COMPUTING_ON_HOST)
+    found = (_of_phase(case, phase) for phase in phases(case))
+    return next((one for one in found if one is not None), None) or gathering(case)
 
 
 def _of_phase(case: Case, phase: Phase) -> Finding | None:
@@ -288,26 +268,26 @@ def _of_phase(case: Case, phase: Phase) -> Finding | None:
     if not _runs_natively(case, phase, chain, loop):
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
-    one_line = _one_line(phase)
+    most = phase.profile.lines().most_common(1)
+    one_line = bool(most) and most[0][1] / phase.profile.samples >= NEARLY_ALL
+    source = line_of(case.history, phase.profile.top_line())
     if max(cpu, phase.runs) < MOSTLY or not (one_line or prepares_natively(case, phase.rank)):
         return None
-    source = line_of(case.history, phase.profile.top_line())
-    if source is not None and names(source.calls) & SYNCS:
-        return None  # the kernel writes to a disk
     waits = exchange(case, chain) is not None
-    if waits and not all(rank.alive for rank in case.job.ranks):
-        return None
-    what = "an exchange of MPI runs, or waits for other ranks" if waits else _what(one_line, loop)
-    pid, owner = f"pid {phase.rank.pid}", "never seen to own it" if one_line else "seen without it most of the time"
-    runs = f"{phase.runs:.0%} of a core in the thread, {cpu:.1f} cores in the process"
+    if (waits and not all(rank.alive for rank in case.job.ranks)) or (
+        source is not None and names(source.calls) & SYNCS
+    ):
+        return None  # the kernel writes to a disk
+    what = "a long native computation runs" + ("" if one_line else " in many calls")
+    what = f"a loop of a library turns, {show(loop)}" if loop is not None else what
     return phase.finding(
-        COMPUTING_ON_HOST,
-        what + (f": {source.text.strip()[:80]}" if source else ""),
+        case,
+        COMPUTES,
         ONE_SOURCE if waits else _certain(case, phase, one_line, loop),
-        (
-            case.saw("thread", pid, "computes", runs, "0 would mean a hang"),
-            case.saw("gil", pid, "has released the GIL", owner, "an owner would block others"),
-        ),
+        what="an exchange of MPI runs, or waits for other ranks" if waits else what,
+        text=f": {source.text.strip()[:80]}" if source else "",
+        cpu=cpu,
+        owner="never seen to own it" if one_line else "seen without it most of the time",
     )
 
 
@@ -317,101 +297,101 @@ def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -
     if not runs or chain.end.node.tid != chain.start.tid or phase.profile.seen("loader_wait", "collective"):
         return False
     evaluates = phase.profile.share("forward") > MUCH
-    return not (evaluates or drives_a_card(case, phase) or comes_back(case, phase.rank, phase.profile))
+    return not (evaluates or drives_a_card(case, phase))
 
 
 def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> float:
-    if not one_line:
-        return MEDIUM
-    left = any(leaves(chain) for chain in case.chains.values())
-    meets = left or phase.profile.turns(partial(is_in_collective, case))
-    return HIGH if loop is None and _told(case, phase) and not meets else MEDIUM
-
-
-def _told(case: Case, phase: Phase) -> bool:
-    """True if that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known."""
+    """High where that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known."""
     read = line_of(case.history, phase.profile.top_line()) is not None
-    return case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
+    told = case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
+    meets = any(map(leaves, case.chains.values())) or phase.profile.turns(partial(is_in_collective, case))
+    return HIGH if one_line and loop is None and told and not meets else MEDIUM
 
 
-def _what(one_line: bool, loop: Frame | None) -> str:
-    if loop is not None:
-        return f"a loop of a library turns, {show(loop)}"
-    return "a long native computation runs" + ("" if one_line else " in many calls")
-
-
-def _one_line(phase: Phase) -> bool:
-    lines = phase.profile.lines()
-    return bool(lines) and lines.most_common(1)[0][1] / phase.profile.samples >= NEARLY_ALL
-
-
-DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
-
-LEAST_BYTES = (
-    512  # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
+GATHERS = Line(
+    COMPUTING_ON_HOST,
+    "it goes through its data and trains on none of it: the loop at {at} only looks at each batch",
+    (
+        Saw(
+            "stack",
+            "takes batches, and trains on none",
+            "{seen.samples} samples, no pass of a model",
+            "a step for each",
+        ),
+    ),
+    (("starved_by_transforms", "the loop makes no step by its text"),),
 )
+
+
+def gathering(case: Case) -> Finding | None:
+    """Fires on a rank that goes through its data for statistics."""
+    for rank in case.ranks:
+        now, loop = case.progress[rank.pid], gathers(case, rank)
+        comes = now.kind != "still" or motion(case.history, rank.pid, now.thread).frozen is False
+        if comes and loop is not None:
+            culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(loop)),)
+            return GATHERS.finding(case, culprits, MEDIUM, at=show(loop), seen=case.profile(rank, LATELY_SECONDS))
+    return None
+
+
+# fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
+LEAST_BYTES = 512
+TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
+ARRIVES = Line(
+    DOWNLOADING,
+    "something is being downloaded{where}: {kib:,.0f} KiB arrived meanwhile",
+    (
+        Saw("socket", "bytes arrive", "{arrived:,} bytes", "0 would mean a hang"),
+        Saw("stack", "waits for the network", "{line}", "training code"),
+    ),
+)
+Files = frozenset[tuple[int, int]]
 
 
 def downloading(case: Case) -> Outcome:
     """Fires on a rank that makes no step while bytes arrive on the socket that it waits for."""
     fed = starving(case)
     for rank in case.ranks:
-        if fed is not None and fed.rank.pid == rank.pid:
+        now, chain, recent = case.progress[rank.pid], case.chains[rank.pid], case.profile(rank, WINDOW_SECONDS)
+        if (fed is not None and fed.rank.pid == rank.pid) or (now.kind == "moving" and now.steps is not None):
             continue  # batch after batch comes, however slowly
-        now = case.progress[rank.pid]
-        if now.kind == "moving" and now.steps is not None:
-            continue
-        chain = case.chains[rank.pid]
-        recent = case.profile(rank, 6.0)
         if sends(chain.end) is not None or "remote_get" in chain.end.node.inner:
             continue  # a thread that sends downloads nothing; what a cluster makes comes through its own store: these are heartbeats
         if chain.end.kind not in ("network", NATIVE_WAIT) and not recent.share("http", "ssl"):
             continue
-        own, behind = _own(case, chain), _behind(case, chain)
-        arrived = _arrived(case, own | behind or _all(case, rank.pid))
+        own, behind, every = _own(case, chain), _behind(case, chain), frozenset(case.history.of(Descriptor, rank.pid))
+        arrived = _arrived(case, own | behind or every)
         if arrived < LEAST_BYTES or recent.seen("optimizer", "backward"):
             continue
-        if _arrived(case, own) < LEAST_BYTES and _trickles(case, behind or _all(case, rank.pid)):
+        if _arrived(case, own) < LEAST_BYTES and _trickles(case, behind or every):
             continue
         line = show(recent.top_line())
-        return Finding(
-            cause=DOWNLOADING.name,
-            state="busy",
-            summary=f"something is being downloaded{' at ' + line if line else ''}: {arrived / 2**10:,.0f} KiB arrived meanwhile",
-            confidence=repeated(case, recent.top_line(), CERTAIN if own | behind else MEDIUM),
-            owner=DOWNLOADING.owner,
-            culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=line),),
-            evidence=(
-                case.saw("socket", f"pid {rank.pid}", "bytes arrive", f"{arrived:,} bytes", "0 would mean a hang"),
-                case.saw("stack", f"pid {rank.pid}", "waits for the network", line or "?", "training code"),
-            ),
-        )
+        culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
+        sure = repeated(case, recent.top_line(), CERTAIN if own | behind else MEDIUM)
+        facts = Facts(where=f" at {line}" if line else "", line=line or "?", arrived=arrived, kib=arrived / 2**10)
+        return ARRIVES.finding(case, culprits, sure, **facts)
     return None
 
 
-def _own(case: Case, chain: Chain) -> frozenset[tuple[int, int]]:
+def _own(case: Case, chain: Chain) -> Files:
     """The descriptors, by process, that the thread and the end of its wait chain were seen to wait on."""
     waits = {(node.pid, node.tid) for node in (chain.start, chain.end.node)}
     return frozenset((pid, fd) for pid, tid in waits for fd in waited_on(case.history, pid, tid, LATELY_SECONDS))
 
 
-def _behind(case: Case, chain: Chain) -> frozenset[tuple[int, int]]:
+def _behind(case: Case, chain: Chain) -> Files:
     """Those of the native threads of one that waits in native code."""
     pid = chain.end.node.pid
     fds = native_sockets(case.history, pid, LATELY_SECONDS) if chain.end.kind == NATIVE_WAIT else ()
     return frozenset((pid, fd) for fd in fds)
 
 
-def _all(case: Case, pid: int) -> frozenset[tuple[int, int]]:
-    return frozenset(case.history.of(Descriptor, pid))
-
-
-def _arrived(case: Case, files: frozenset[tuple[int, int]]) -> int:
+def _arrived(case: Case, files: Files) -> int:
     """Bytes that came there from outside of the job: one of its own processes that answers downloads nothing by that."""
     return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _from_outside(case, *key))
 
 
-def _trickles(case: Case, files: frozenset[tuple[int, int]]) -> bool:
+def _trickles(case: Case, files: Files) -> bool:
     """True if what arrives there is as little as what keeps the connections of a store alive."""
     outside = [key for key in files if _from_outside(case, *key)]
     rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
@@ -422,10 +402,6 @@ def _from_outside(case: Case, pid: int, fd: int) -> bool:
     seen = case.history.latest(Descriptor, pid, fd)
     socket = seen.reading.socket if seen is not None else None
     return socket is not None and not case.job.members.keys() & socket.peer_pids
-
-
-LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
-TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
 
 
 def in_time(case: Case, rank: Member, found: Finding) -> Finding:
@@ -450,36 +426,49 @@ def repeated(case: Case, frame: Frame | None, confidence: float) -> float:
     return min(MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence
 
 
-def gathering(case: Case, cause: Cause) -> Finding | None:
-    """What is said of a rank that does."""
-    for rank in case.ranks:
-        now, loop = case.progress[rank.pid], gathers(case, rank)
-        comes = now.kind != "still" or motion(case.history, rank.pid, now.thread).frozen is False
-        if comes and loop is not None:
-            return _gathers(case, cause, rank, loop)
-    return None
+def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
+    """A finding for each rank that has made no step for a while because a thread goes through data.
 
-
-def _gathers(case: Case, cause: Cause, rank: Member, loop: Frame) -> Finding:
-    seen = case.profile(rank, LATELY_SECONDS)
-    return Finding(
-        cause=cause.name,
-        state=cause.state,
-        summary=f"it goes through its data and trains on none of it: the loop at {show(loop)} only looks at each batch",
-        confidence=MEDIUM,
-        owner=cause.owner,
-        culprits=(Culprit(pid=rank.pid, rank=rank.rank, frame=show(loop)),),
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "takes batches, and trains on none",
-                f"{seen.samples} samples, no pass of a model",
-                "a step for each",
+    It is the training thread's own Python, or a worker's that owes it a batch. It reads or writes all the time, and data come to an
+    end: predictions that are written out, a stream that skips to where a run had stopped, a buffer that fills before the first batch.
+    """
+    for pid, chain in case.chains.items():
+        if case.progress[pid].kind == "moving" or chain.end.kind != "python":
+            continue
+        node, loop, lasts = chain.end.node, loop_of(case.history, chain.end.node), _lasts(case, chain)
+        if not moves_data(case.history, node) or loop.may_turn_for_ever or lasts < LASTS * temporal(case):
+            continue
+        doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
+        line = Line(
+            cause,
+            "the training thread {through}: {doing}",
+            (
+                Saw("io", "reads or writes all the time", "{doing}", "0 would mean a hang", "pid {pid} thread {tid}"),
+                Saw("stack", "makes no step", "for {lasts:.0f} s", "a step", "pid {waiting}"),
             ),
-        ),
-        alternatives=(Alternative(cause="starved_by_transforms", refuted_by="the loop makes no step by its text"),),
-    )
+            next=("perfwatch attach {waiting} --watch",),
+        )
+        own = f"itself goes through data at {show(node.frame)}"
+        through = own if _is_its_own(chain) else f"waits for {who(chain)}, which goes through data"
+        facts = Facts(tid=node.tid, doing=doing, through=through, lasts=lasts, waiting=pid)
+        found = line.finding(case, (culprit(node),), CERTAIN if loop.counts else MEDIUM, **facts)
+        yield msgspec.structs.replace(found, wait_chain=chain.links)
+
+
+def _is_its_own(chain: Chain) -> bool:
+    return (chain.end.node.pid, chain.end.node.tid) == (chain.start.pid, chain.start.tid)
+
+
+def _lasts(case: Case, chain: Chain) -> float:
+    """For how long: since training was last seen, or since a batch was delivered; 0 where it keeps no training waiting."""
+    if not _is_its_own(chain):
+        waits = case.progress[chain.start.pid].kind == "still" and through_a_queue(case, chain)
+        return without_a_batch(case, chain)[0] if waits else 0.0
+    rank = case.job.members[chain.start.pid]
+    recent = case.profile(rank, LATELY_SECONDS)
+    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training):
+        return 0.0
+    return since_training(case, rank)
 
 
 RULES = (

@@ -5,33 +5,53 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.in_compiler import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, TWICE
-from perfwatch.triage.slowness import certainty, slow, worst
-from perfwatch.triage.words.frames import show, tags
-from perfwatch.verdict import Alternative, Outcome
+from perfwatch.triage.slowness import Line, Saw, certainty, samples, slow, worst
+from perfwatch.triage.words.frames import tags
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
 COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
+RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
 
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
+COMPILES = Line(
+    COMPILING,
+    "torch.compile is compiling{passed}",
+    (
+        samples("is in the compiler, or waits for it", "training code", "share"),
+        Saw("thread", "something works", "{runs:.0%} of a core, {helpers} compile processes busy", "above 2 %"),
+        Saw("engine", "made passes before", "it ran before this compilation", "never", share="passed"),
+    ),
+)
+COMES_BACK = Line(
+    RECOMPILING,
+    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:.0f} s, at {at}",
+    (
+        Saw(
+            "stack",
+            "the compiler comes back",
+            "{times} stretches, {lost:.0%} of {seen.samples} samples",
+            "once, at the start",
+        ),
+    ),
+    (("compiling", "steps were made in between"),),
+    ("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+)
 
 
 def compiling(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
-    helpers = [
-        m.pid
-        for m in case.job.members.values()
-        if m.alive
-        and (m.role == "compile" or m.process.name in COMPILERS)
-        and (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0) > MOVES_SHARE
-    ]
+    at_work = [m for m in case.job.members.values() if m.alive and (m.role == "compile" or m.process.name in COMPILERS)]
+    cores = (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0 for m in at_work)
+    helpers = sum(used > MOVES_SHARE for used in cores)
     for phase in phases(case, moving=True):
         steps = case.progress[phase.rank.pid].kind == "moving"
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
-        awaits = bool(helpers) and not steps
+        awaits = helpers > 0 and not steps
         share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
         if share < (COMPILING_SHARE if steps else MOSTLY):
             continue
@@ -43,36 +63,9 @@ def compiling(case: Case) -> Outcome:
         ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
         if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
             continue
-        was = case.saw(
-            "engine", f"pid {phase.rank.pid}", "made passes before", "it ran before this compilation", "never"
-        )
-        before = (was,) if again else ()
-        return phase.finding(
-            COMPILING,
-            "torch.compile is compiling" + (", though passes were made before," if again else ""),
-            MEDIUM if again else CERTAIN,
-            (
-                case.saw(
-                    "stack",
-                    f"pid {phase.rank.pid}",
-                    "is in the compiler, or waits for it",
-                    f"{share:.0%} of {phase.profile.samples} samples",
-                    "training code",
-                ),
-                case.saw(
-                    "thread",
-                    f"pid {phase.rank.pid}",
-                    "something works",
-                    f"{phase.runs:.0%} of a core, {len(helpers)} compile processes busy",
-                    "above 2 %",
-                ),
-                *before,
-            ),
-        )
+        passed = ", though passes were made before," if again else ""
+        return phase.finding(case, COMPILES, MEDIUM if again else CERTAIN, share=share, helpers=helpers, passed=passed)
     return None
-
-
-RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
 
 
 def recompiling(case: Case) -> Outcome:
@@ -81,34 +74,13 @@ def recompiling(case: Case) -> Outcome:
     if found is None:
         return None
     rank, whole, lost = found
-    seen = _trained(case, rank, whole)
-    steps = case.steps(rank)
-    stretches = len(seen.runs(compiles))
+    seen, steps = _trained(case, rank, whole), case.steps(rank)
+    times = len(seen.runs(compiles))
     advanced = steps.advanced > 0 if steps is not None else stepped(seen)
-    if stretches < TWICE or not (advanced or came_back(case, rank, seen)):
+    if times < TWICE or not (advanced or came_back(case, rank, seen)):
         return None
-    frame = seen.top_line(compiles)
-    return slow(
-        case,
-        RECOMPILING,
-        rank,
-        lost=lost,
-        confidence=certainty(lost) if advanced else min(certainty(lost), HIGH),
-        frame=frame,
-        summary=f"torch.compile compiles again and again: {lost:.0%} of the training thread's time, "
-        f"{stretches} times in {seen.seconds:.0f} s, at {show(frame)}",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "the compiler comes back",
-                f"{stretches} stretches, {lost:.0%} of {seen.samples} samples",
-                "once, at the start",
-            ),
-        ),
-        alternatives=(Alternative(cause="compiling", refuted_by="steps were made in between"),),
-        next=("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
-    )
+    sure, frame = min(CERTAIN if advanced else HIGH, certainty(lost)), seen.top_line(compiles)
+    return slow(case, COMES_BACK, rank, lost, confidence=sure, frame=frame, seen=seen, times=times)
 
 
 def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
@@ -131,13 +103,10 @@ def compiles(stack: Stack) -> bool:
 
 def stepped(seen: Profile) -> bool:
     """True if steps were made between compilations."""
-    return (
-        untorn(seen).turns(lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack))
-        >= TWICE
+    steps = untorn(seen).turns(
+        lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack)
     )
+    return steps >= TWICE
 
 
-RULES = (
-    Rule(COMPILING, compiling),
-    Rule(RECOMPILING, recompiling),
-)
+RULES = (Rule(COMPILING, compiling), Rule(RECOMPILING, recompiling))

@@ -9,26 +9,20 @@ from functools import partial
 from itertools import pairwise
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
-from perfwatch.triage.cards.accelerated import (
-    Accelerated,
-    accelerated,
-    in_copy,
-    line_of,
-    monitored,
-    slow_on_gpu,
-    sync_share,
-)
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, in_copy, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.debugging import mode_on
-from perfwatch.triage.slowness import LOST_SHARE, certainty, telling
+from perfwatch.triage.shares.own_work import calls_at
+from perfwatch.triage.shares.python import mode_on
+from perfwatch.triage.shares.thresholds import FEW_TIMES, LARGE, MOST, MOSTLY, NOTABLE, OFTEN
+from perfwatch.triage.slowness import LOST_SHARE, Line, Saw, certainty, samples
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.words.frames import show, tags, tags_of, user_frame
-from perfwatch.verdict import Abstention, Alternative, Finding, Missing, Outcome
+from perfwatch.triage.words.frames import show, tags, tags_of
+from perfwatch.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuProcess, GpuSample, SourceLine, Stack, Thread
 
 COPY_BOUND = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))
@@ -36,81 +30,70 @@ SYNCHRONISING = Cause("synchronising", "slow", "user_code", (Stack, SourceLine, 
 ALLOCATOR_THRASH = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 AUTOTUNING = Cause("autotuning", "busy", "user_code", (Thread, Stack))
 
-# copy_bound
 TRAFFIC_MIB_PER_SECOND = 1024.0  # a healthy training moves some hundred
-COPYING = 0.15  # of the samples
 NEAR_CEILING = 0.6  # of what the link can do
-MOSTLY = 0.5  # of the copies
 OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
 OF_ACTIVATIONS = (
     "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
 )
-
-# synchronising
-SYNCS = 0.1  # of the samples; a loop that reads its loss every tenth step stays below 0.05 where the card is not the bottleneck
-WAITS_FOR_DATA = 0.3  # of the samples: then the card waits for that
-
-# allocator_thrash
-FREED_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
-FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster swings show as often as they can
-FILLS = 0.3  # of the card while a kernel is resident: kernels so large do not wait for their launch
-EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
-FAR_FROM_FULL = 0.7  # of the card's memory: an allocator that frees for want of room has seen it full
-
-# autotuning
-TUNING_SHARE = 0.4  # of samples; the rest compiles the next candidate
-FEW_TIMES = 3  # that a convolution was entered anew
-CONVOLVES = 0.7  # of the samples in the forward pass, elsewhere a third or less: a convolution itself returns at once
+COPIES = Line(
+    COPY_BOUND,
+    "{gib:.1f} GiB/s cross PCIe while the GPU has no kernel to run {card.waiting:.0%} of the time{where}{saving}",
+    (
+        units("has no kernel resident while bytes arrive", "copies beside the kernels"),
+        Saw("{card.source}", "bytes cross the link", "{moved:.0f} MiB/s{of}", "some hundred MiB/s", "pcie"),
+        samples("stands at a line that copies", "below 5 %", "copying"),
+    ),
+    (("degraded_link", "the link runs at its full generation and width"),),
+    ("{advice}",),
+)
 
 
 def copy_bound(case: Case) -> Outcome:
     """Fires on a card that waits while bytes cross the link."""
+    copies = partial(in_copy, case.history)
     for one in accelerated(case):
-        moved = traffic_mib_per_second(case.history, one.card)
-        if one.card.waiting < LOST_SHARE or one.profile.samples < FEW_SAMPLES:
+        seen, moved = one.profile, traffic_mib_per_second(case.history, one.card)
+        if one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
             continue
-        copying = one.profile.share_where(partial(in_copy, case.history))
-        if moved is None and copying >= COPYING:
+        copying = seen.share_where(copies)
+        if moved is None and copying >= LOST_SHARE:
             unmeasured = Missing(witness="pcie", reason="how many bytes cross the link of this card is not measured")
             return Abstention(cause=COPY_BOUND.name, missing=(unmeasured,))
-        if moved is None or moved < TRAFFIC_MIB_PER_SECOND:
-            continue
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
-        full = ceiling is not None and moved >= NEAR_CEILING * ceiling
-        if copying >= COPYING or full:
-            return _copies(case, one, moved, ceiling, copying)
+        full = ceiling is not None and (moved or 0.0) >= NEAR_CEILING * ceiling
+        if moved is None or moved < TRAFFIC_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
+            continue
+        frame, saving = show(seen.top_line(copies)), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
+        return slow_on_gpu(
+            case,
+            COPIES,
+            one,
+            min(one.card.waiting, max(copying, LOST_SHARE)),
+            explains=one.card.waiting if copying >= LOST_SHARE else None,
+            frame=frame,
+            gib=moved / 1024,
+            moved=moved,
+            copying=copying,
+            of="" if ceiling is None else f", {moved / ceiling:.0%} of what the link can do",
+            where=f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else "",
+            saving=": save_on_cpu moves what backward needs to host memory" if saving else "",
+            advice=OF_ACTIVATIONS if saving else OF_BATCHES,
+        )
     return None
 
 
-def _copies(case: Case, one: Accelerated, moved: float, ceiling: float | None, copying: float) -> Finding:
-    frame = line_of(one.profile, partial(in_copy, case.history))
-    lost = min(one.card.waiting, max(copying, LOST_SHARE))
-    saving = one.profile.share("saved_on_host") >= MOSTLY * copying > 0.0
-    of = "" if ceiling is None else f", {moved / ceiling:.0%} of what the link can do"
-    return slow_on_gpu(
-        case,
-        COPY_BOUND,
-        one,
-        lost=lost,
-        explains=one.card.waiting if copying >= COPYING else None,
-        frame=frame,
-        summary=f"{moved / 1024:.1f} GiB/s cross PCIe while the GPU has no kernel to run {one.card.waiting:.0%} of the time"
-        + (f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else "")
-        + (": save_on_cpu moves what backward needs to host memory" if saving else ""),
-        evidence=(
-            monitored(case, one, "has no kernel resident while bytes arrive", "copies beside the kernels"),
-            case.saw(one.card.source, "pcie", "bytes cross the link", f"{moved:.0f} MiB/s{of}", "some hundred MiB/s"),
-            case.saw(
-                "stack",
-                f"pid {one.rank.pid}",
-                "stands at a line that copies",
-                f"{copying:.0%} of {one.profile.samples} samples",
-                "below 5 %",
-            ),
-        ),
-        alternatives=(Alternative(cause="degraded_link", refuted_by="the link runs at its full generation and width"),),
-        next=(OF_ACTIVATIONS if saving else OF_BATCHES,),
-    )
+SYNCHRONISES = Line(
+    SYNCHRONISING,
+    "the training thread waits for the GPU at {at} again and again ({syncs:.0%} of its time), and between two waits the card runs "
+    "dry: it has nothing to do {card.waiting:.0%} of the time",
+    (
+        samples("waits for the device at {at}", "below 5 %, or a card that is busy meanwhile", "syncs"),
+        units("kernels come and go, with gaps", "a kernel resident all the time"),
+    ),
+    (("gpu_bound", "the card has nothing to do {card.waiting:.0%} of the time"),),
+    ("keep the value at {at} on the device, and read it every hundredth step",),
+)
 
 
 def synchronising(case: Case) -> Outcome:
@@ -119,46 +102,38 @@ def synchronising(case: Case) -> Outcome:
         seen, card = one.profile, one.card
         syncs, others = sync_share(case, seen), seen.share("loader_wait", "fetch", "save", "collective")
         gaps = card.kind == "wait" or card.waits_for_launches
-        if not gaps or card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
-            continue
-        if syncs < SYNCS or others > WAITS_FOR_DATA:
-            continue
-        lost, frame = min(card.waiting, 1.0 - others), line_of(seen, partial(in_sync, case.history))
-        return slow_on_gpu(
-            case,
-            SYNCHRONISING,
-            one,
-            lost=lost,
-            frame=frame,
-            confidence=certainty(min(lost, 2 * syncs)),
-            summary=f"the training thread waits for the GPU at {frame} again and again ({syncs:.0%} of its time), "
-            f"and between two waits the card runs dry: it has nothing to do {card.waiting:.0%} of the time",
-            evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {one.rank.pid}",
-                    f"waits for the device at {frame}",
-                    f"{syncs:.0%} of {seen.samples} samples",
-                    "below 5 %, or a card that is busy meanwhile",
-                ),
-                monitored(case, one, "kernels come and go, with gaps", "a kernel resident all the time"),
-            ),
-            alternatives=(
-                Alternative(cause="gpu_bound", refuted_by=f"the card has nothing to do {card.waiting:.0%} of the time"),
-            ),
-            next=(f"keep the value at {frame} on the device, and read it every hundredth step",),
-        )
+        if not gaps or card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES or syncs < NOTABLE or others > OFTEN:
+            continue  # a loop that reads its loss every tenth step waits less where the card is not the bottleneck
+        lost, frame = min(card.waiting, 1.0 - others), show(seen.top_line(partial(in_sync, case.history)))
+        sure = certainty(min(lost, 2 * syncs))
+        return slow_on_gpu(case, SYNCHRONISES, one, lost, frame=frame, confidence=sure, syncs=syncs)
     return None
 
 
 # Memory that is freed and allocated anew
+
+FREED_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
+FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster swings show as often as they can
+EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
+THRASHES = Line(
+    ALLOCATOR_THRASH,
+    "the memory of {name} is freed and allocated anew{told}{where}",
+    (
+        Saw("nvml", "memory falls and rises", "{often}", "constant", "{name}", share="frees"),
+        Saw("stack", "empties the cache", "{emptying:.0%} of the samples", "0 %", share="emptying"),
+        units("waits meanwhile", "a kernel resident all the time"),
+    ),
+    (("synchronising", "the memory itself goes up and down"),),
+    ("{advice}",),
+)
 
 
 def allocator_thrash(case: Case) -> Outcome:
     """Fires on memory that saw-tooths while the card waits."""
     for one in accelerated(case):
         emptying = one.profile.share_where(partial(_empties, case))
-        large = (one.card.sm_active or 0.0) >= FILLS * (one.card.graphics or 1.0)
+        # Kernels that fill so much of the card do not wait for their launch.
+        large = (one.card.sm_active or 0.0) >= OFTEN * (one.card.graphics or 1.0)
         if _tries_convolutions(case, one):
             continue  # cuDNN frees what its trials took
         frees = _frees(_memory_used(case, one))
@@ -171,33 +146,26 @@ def allocator_thrash(case: Case) -> Outcome:
 
 
 def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: float) -> Finding:
-    empties, name, used = partial(_empties, case), name_of(case.history, one.card.uuid), _memory_used(case, one)
+    empties, used = partial(_empties, case), _memory_used(case, one)
     known = emptying >= EMPTYING or len(one.profile.runs(empties)) > 1  # it came back to the call
     frame = show(one.profile.top_line(empties)) if known else None
-    told = f"{frees} times in {min(LATELY_SECONDS, case.history.at):.0f} s"
+    often = f"{frees} times in {min(LATELY_SECONDS, case.history.at):.0f} s"
     between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
-    memory = (case.saw("nvml", name, "memory falls and rises", told, "constant"),) if frees else ()
     return slow_on_gpu(
         case,
-        ALLOCATOR_THRASH,
+        THRASHES,
         one,
-        lost=lost,
+        lost,
         frame=frame,
         confidence=CERTAIN if known else min(_sure_of_memory(case, one), certainty(lost)),
-        summary=f"the memory of {name} is freed and allocated anew"
-        + (f" {told}, {between}" if frees else "")
-        + (f"; the training thread empties the cache at {frame}" if frame else ""),
-        evidence=(
-            *memory,
-            *telling(case, f"pid {one.rank.pid}", ("stack", "empties the cache", emptying, "the samples", "0 %")),
-            monitored(case, one, "waits meanwhile", "a kernel resident all the time"),
-        ),
-        alternatives=(Alternative(cause="synchronising", refuted_by="the memory itself goes up and down"),),
-        next=(
-            f"take empty_cache() out of the loop at {frame}"
-            if frame
-            else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes",
-        ),
+        often=often,
+        frees=frees,
+        emptying=emptying,
+        told=f" {often}, {between}" if frees else "",
+        where=f"; the training thread empties the cache at {frame}" if frame else "",
+        advice=f"take empty_cache() out of the loop at {frame}"
+        if frame
+        else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes",
     )
 
 
@@ -205,19 +173,13 @@ def _sure_of_memory(case: Case, one: Accelerated) -> float:
     """How sure it is that memory falls for want of room. On a card that is not full the program may have set a limit, or cuDNN searches."""
     if _fills_up(case, one):
         return HIGH
-    searches = (
-        mode_on(case, one.rank, "cudnn_benchmark") is not False and one.profile.share_where(_in_convolution) > 0.0
-    )
-    return LOW if searches else MEDIUM
+    may_search = mode_on(case, one.rank, "cudnn_benchmark") is not False
+    return LOW if may_search and one.profile.share_where(_in_convolution) > 0.0 else MEDIUM
 
 
 def _empties(case: Case, stack: Stack) -> bool:
     """True if a stack is in ``empty_cache``, or at a line that calls it."""
-    if "empty_cache" in tags(stack):
-        return True
-    frame = user_frame(stack)
-    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame is not None else None
-    return seen is not None and any(call.rsplit(".", 1)[-1] == "empty_cache" for call in seen.reading.calls)
+    return "empty_cache" in tags(stack) or "empty_cache" in calls_at(case.history, stack)
 
 
 def _memory_used(case: Case, one: Accelerated) -> list[int]:
@@ -226,20 +188,11 @@ def _memory_used(case: Case, one: Accelerated) -> list[int]:
     Once a second hides most of what an allocator frees and asks for anew within a step. If the driver does not tell what a process
     holds, there is only the card.
     """
-    looks = [
-        seen
-        for key in case.history.entities(GpuProcess)
-        if key[0] == one.card.uuid
-        for seen in case.history.series(GpuProcess, *key, seconds=LATELY_SECONDS)
-    ]
-    alone = all(seen.reading.local_pid == one.rank.pid for seen in looks)
-    own = [
-        seen.reading.memory_bytes
-        for seen in looks
-        if seen.reading.local_pid == one.rank.pid and seen.reading.memory_bytes is not None
-    ]
-    card = _of_card(case, one)
-    return max(own, card, key=_frees) if alone else own or card
+    keys = (key for key in case.history.entities(GpuProcess) if key[0] == one.card.uuid)
+    looks = [one.reading for key in keys for one in case.history.series(GpuProcess, *key, seconds=LATELY_SECONDS)]
+    own = [each.memory_bytes for each in looks if each.local_pid == one.rank.pid and each.memory_bytes is not None]
+    alone = all(each.local_pid == one.rank.pid for each in looks)
+    return max(own, _of_card(case, one), key=_frees) if alone else own or _of_card(case, one)
 
 
 def _of_card(case: Case, one: Accelerated) -> list[int]:
@@ -258,36 +211,57 @@ def _frees_often(frees: int, one: Accelerated) -> bool:
 
 
 def _fills_up(case: Case, one: Accelerated) -> bool | None:
-    """True if the card was seen full, or nearly so; None if that is not known."""
+    """True if the card was seen full, or nearly so, as an allocator that frees for want of room has seen it; None if not known."""
     card, used = case.history.latest(Gpu, one.card.uuid), _of_card(case, one) or _memory_used(case, one)
     if card is None or not card.reading.memory_bytes or not used:
         return None
-    return max(used) > FAR_FROM_FULL * card.reading.memory_bytes
+    return max(used) > MOST * card.reading.memory_bytes
 
 
 # A search for kernels
+
+TUNES = Line(
+    AUTOTUNING,
+    "kernels are tried out before their first use",
+    (samples("is in the autotuner", "training code", "share"),),
+)
+SEARCHES = Line(
+    AUTOTUNING,
+    "cuDNN tries out its kernels again and again, for inputs of ever new sizes: the forward pass stands in convolutions, "
+    "mostly at {at}, {name} has no kernel to run {card.waiting:.0%} of the time, and its memory falls {frees} though "
+    "no line empties the cache",
+    (
+        Saw(
+            "stack",
+            "is in a convolution, of the samples in the forward pass",
+            "{convolving:.0%} of {forward:.0f} samples",
+            "a third or less",
+        ),
+        Saw("nvml", "memory falls and rises, far from full", "{frees}", "constant", "{name}"),
+        Saw("agent", "cudnn.benchmark", "on", "off", share="told"),
+        units("waits between trials", "a kernel resident all the time"),
+    ),
+    (
+        ("allocator_thrash", "no line empties the cache, and the card is not full"),
+        ("host_bound_python", "nothing but convolutions takes time in the forward pass"),
+    ),
+    ("torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each",),
+)
 
 
 def autotuning(case: Case) -> Outcome:
     """Fires on a rank that tries out kernels and makes no step; or that makes them, and tries anew in each."""
     for phase in phases(case):
         share = phase.profile.share("autotune")
-        if share < TUNING_SHARE or (phase.runs < MOVES_SHARE and phase.motion.distinct <= 1):
+        if share < LARGE or (phase.runs < MOVES_SHARE and phase.motion.distinct <= 1):
             continue
-        cards = regimes(case.history, phase.rank.pid)
-        evidence = [
+        more = tuple(
             case.saw(
-                "stack",
-                f"pid {phase.rank.pid}",
-                "is in the autotuner",
-                f"{share:.0%} of {phase.profile.samples} samples",
-                "training code",
+                card.source, name_of(case.history, card.uuid), "runs the candidates", card.shown(), "busy meanwhile"
             )
-        ]
-        if cards:
-            name = name_of(case.history, cards[0].uuid)
-            evidence.append(case.saw(cards[0].source, name, "runs the candidates", cards[0].shown(), "busy meanwhile"))
-        return phase.finding(AUTOTUNING, "kernels are tried out before their first use", CERTAIN, tuple(evidence))
+            for card in regimes(case.history, phase.rank.pid)[:1]
+        )
+        return phase.finding(case, TUNES, CERTAIN, share=share, more=more)
     found = (one for one in accelerated(case) if one.card.kind == "wait" and one.card.waiting >= LOST_SHARE)
     return next((_searches_again(case, one) for one in found if _tries_convolutions(case, one)), None)
 
@@ -311,41 +285,22 @@ def _in_convolution(stack: Stack) -> bool:
 
 
 def _searches_again(case: Case, one: Accelerated) -> Finding:
-    frame, name = show(one.profile.top_line(_in_convolution)), name_of(case.history, one.card.uuid)
     forward, convolving = one.profile.share("forward", "convolution"), one.profile.share_where(_in_convolution)
     lost = min(one.card.waiting, convolving + one.profile.share("backward"))
     told = mode_on(case, one.rank, "cudnn_benchmark")
-    sure = CERTAIN if told else HIGH if convolving >= CONVOLVES * forward else MEDIUM
-    frees = f"{_frees(_memory_used(case, one))} times in {LATELY_SECONDS:.0f} s"
+    # Elsewhere a third of the forward pass or less is in convolutions: a convolution itself returns at once.
+    sure = CERTAIN if told else HIGH if convolving >= MOST * forward else MEDIUM
     return slow_on_gpu(
         case,
-        AUTOTUNING,
+        SEARCHES,
         one,
-        lost=lost,
-        frame=frame,
+        lost,
+        frame=show(one.profile.top_line(_in_convolution)),
         confidence=min(sure, certainty(lost)),
-        summary=f"cuDNN tries out its kernels again and again, for inputs of ever new sizes: the forward pass stands in convolutions, "
-        f"mostly at {frame}, {name} has no kernel to run {one.card.waiting:.0%} of the time, and its memory falls {frees} though "
-        "no line empties the cache",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {one.rank.pid}",
-                "is in a convolution, of the samples in the forward pass",
-                f"{convolving / forward:.0%} of {forward * one.profile.samples:.0f} samples",
-                "a third or less",
-            ),
-            case.saw("nvml", name, "memory falls and rises, far from full", frees, "constant"),
-            *([case.saw("agent", f"pid {one.rank.pid}", "cudnn.benchmark", "on", "off")] if told else []),
-            monitored(case, one, "waits between trials", "a kernel resident all the time"),
-        ),
-        alternatives=(
-            Alternative(cause="allocator_thrash", refuted_by="no line empties the cache, and the card is not full"),
-            Alternative(
-                cause="host_bound_python", refuted_by="nothing but convolutions takes time in the forward pass"
-            ),
-        ),
-        next=("torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each",),
+        frees=f"{_frees(_memory_used(case, one))} times in {LATELY_SECONDS:.0f} s",
+        convolving=convolving / forward,
+        forward=forward * one.profile.samples,
+        told=told,
     )
 
 

@@ -1,11 +1,12 @@
 """A GPU that is held back from outside (heat, neighbours, links), that computes the wrong way, or that is simply the bottleneck."""
 
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 
 from perfwatch.text import short_time
-from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
 from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
 from perfwatch.triage.cards.gpu import Regime, regime
 from perfwatch.triage.cards.hardware import (
@@ -33,21 +34,14 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.own_work import calls_at, lines_around
+from perfwatch.triage.shares.thresholds import NEARLY_ALL, NOTABLE, OFTEN
 from perfwatch.triage.shares.traced import WITNESS, trace_of
-from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frame, user_frames
-from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
-from perfwatch_probes.readings import (
-    Gpu,
-    GpuActivity,
-    GpuBinding,
-    GpuProcess,
-    GpuSample,
-    Process,
-    SourceLine,
-    Stack,
-    TorchTrace,
-)
+from perfwatch.triage.slowness import Facts, Line, Saw, samples
+from perfwatch.triage.words.code import names
+from perfwatch.triage.words.frames import any_tag, show, tags
+from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
+from perfwatch_probes.readings import Gpu, GpuActivity, GpuBinding, GpuProcess, GpuSample, Process, Stack
 
 THROTTLED_GPU = Cause("throttled_gpu", "slow", "node", (Gpu, GpuSample))
 SHARED_GPU = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))
@@ -58,57 +52,35 @@ MEMORY_BOUND_GPU = Cause("memory_bound_gpu", "slow", "user_code", (GpuSample,))
 UNDERFILLED_GPU = Cause("underfilled_gpu", "slow", "user_code", (GpuActivity,))
 GPU_BOUND = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
 
-OFTEN = 0.3  # of the samples: a card that does something so often does it in each step
-HELD_BACK_FROM_OUTSIDE = 0.9  # of the time: what it explains, beside causes inside of the job
-
-# throttled_gpu
-LOST_CLOCK = 0.05  # a smaller loss is not noticed
-USUAL = 0.9  # quantile of the clocks before: what this run had when nothing held it back
-
-# shared_gpu
-TAKES = 0.1  # of the card
-
-# degraded_link
-LINK_IN_USE, LINK_IN_USE_MIB_PER_SECOND = 0.1, 100.0  # of the time with a kernel resident, or on the link
-REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
-SLOWER = 0.9  # of the samples below the maximum: a link is trained anew when the card wakes up
-USED = 0.3  # of what the degraded link can do: then the job waits for it
-# MiB/s of one link in each direction: 25 GB/s, and 50 from Blackwell on (NVIDIA's data sheets: 18 links make 450 and 900 GB/s).
-NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
+HELD_BACK_FROM_OUTSIDE = NEARLY_ALL  # of the time: what it explains, beside causes inside of the job
+SAVED = 0.8  # of the time in full-precision products, of what is idle on an empty card, of the whole card by any such change
+FUSION_SAVES = 0.5  # of the traffic
 
 # Which unit is used. Measured on H200, shares of tensor cores, memory and fp32 pipe:
 #   fp32 matrix product 0.00, 0.03, 0.77; decoder in fp32 0.04 (attention), 0.08, 0.64; decoder in bf16 0.23, 0.37
 #   elementwise work 0.00, 0.67 to 0.88, 0.02
 #   decoder with 4,096 tokens in bf16 0.55, 0.32 with fused attention, 0.045, 0.37, 0.40 with the plain one;
 #   attention that is written out 0.16, 0.58 to 0.62
-FEW_PRODUCTS, NO_PRODUCTS = 0.06, 0.03  # of the tensor cores
+FEW_PRODUCTS, NO_PRODUCTS, FULL_TENSOR = 0.06, 0.03, 0.3  # of the tensor cores; full: it does what it was bought for
 ARITHMETIC, MUCH_ARITHMETIC = 0.25, 0.4  # of the fp32 or fp64 pipe
-MEMORY_IN_USE, MUCH_MEMORY, NEARLY_ALL_MEMORY = 0.3, 0.55, 0.7  # of the bandwidth
-FULL_TENSOR = 0.3  # then the card does what it was bought for
-MEMORY_OF_UTILISATION = (
-    0.77  # bandwidth of NVML's memory utilisation, where units cannot be read (measured 0.70 to 0.89)
-)
-FUSION_SAVES = 0.5  # of the traffic
-PRECISION_SAVES = 0.8  # of the time in those products: TF32 is eight times as fast on the cards that have it
-FILLING_SAVES = 0.8  # of what is idle: a fuller card is never quite full
-
-# slow_attention_fallback
-EAGER_SHARE = 0.1  # of the samples in a library's plain attention
-ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
-WRITTEN_OUT = 0.4  # of the bandwidth: then attention may be what moves the bytes
-PLAIN_TENSOR = 0.1
-PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
-TRACED_SHARE = 0.05  # of the card's time, in the forward pass alone
-WITH_BACKWARD, MOST_LOST = 2.5, 0.8  # the backward pass of attention takes about one and a half times its forward
-SDPA = "scaled_dot_product_attention"
-
-LAYERS = ("forward", "attention", "eager_attention", "convolution")
-PRODUCTS = frozenset(
-    "matmul mm bmm addmm baddbmm einsum linear bilinear conv1d conv2d conv3d scaled_dot_product_attention".split()
-)
+MEMORY_IN_USE, WRITTEN_OUT, MUCH_MEMORY, NEARLY_ALL_MEMORY = 0.3, 0.4, 0.55, 0.7  # of the bandwidth
+# bandwidth of NVML's memory utilisation, where units cannot be read (measured 0.70 to 0.89)
+MEMORY_OF_UTILISATION = 0.77
 
 
 # Held back from outside
+
+LOST_CLOCK = 0.05  # a smaller loss is not noticed
+THROTTLED = Line(
+    THROTTLED_GPU,
+    "{name} runs at {clock:.0f} MHz instead of {usual:.0f} ({source}) because of {why}{heat}",
+    (
+        Saw("nvml", "reports why its clock is down", "{why} in {often:.0%} of the samples", "none", "{name}"),
+        Saw("nvml", "SM clock", "{clock:.0f} MHz", "{usual:.0f} MHz ({source})", "{name}"),
+    ),
+    (("gpu_bound", "the software power cap alone would be normal; this is not it"),),
+    ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at airflow and power supplies, drain the node",),
+)
 
 
 def throttled_gpu(case: Case) -> Outcome:
@@ -121,63 +93,65 @@ def throttled_gpu(case: Case) -> Outcome:
         usual, source = _usual_clock(case, one.card.uuid)
         if clock is None or usual is None or len(held) < OFTEN * len(known) or clock > (1.0 - LOST_CLOCK) * usual:
             continue
-        name, down = name_of(case.history, one.card.uuid), 1.0 - clock / usual
-        bits = {text for bit, text in REASONS.items() if any((look.reasons or 0) & bit for look in held)}
-        why, heat = " and ".join(sorted(bits)), looks[-1].temperature_celsius
+        down, heat = 1.0 - clock / usual, looks[-1].temperature_celsius
         lost = down * (one.card.graphics or 0.0)
         return slow_on_gpu(
             case,
-            THROTTLED_GPU,
+            THROTTLED,
             one,
-            lost=lost,
+            lost,
             explains=max(lost, HELD_BACK_FROM_OUTSIDE if down >= 2 * LOST_CLOCK else lost),
             confidence=CERTAIN,
-            summary=f"{name} runs at {clock:.0f} MHz instead of {usual:.0f} ({source}) because of {why}"
-            + (f", at {heat} °C" if heat is not None else ""),
-            evidence=(
-                case.saw(
-                    "nvml",
-                    name,
-                    "reports why its clock is down",
-                    f"{why} in {len(held) / len(known):.0%} of the samples",
-                    "none",
-                ),
-                case.saw("nvml", name, "SM clock", f"{clock:.0f} MHz", f"{usual:.0f} MHz ({source})"),
+            clock=clock,
+            usual=usual,
+            source=source,
+            why=" and ".join(
+                sorted(text for bit, text in REASONS.items() if any((look.reasons or 0) & bit for look in held))
             ),
-            alternatives=(
-                Alternative(
-                    cause="gpu_bound", refuted_by="the software power cap alone would be normal; this is not it"
-                ),
-            ),
-            next=(
-                "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at airflow and power supplies, drain the node",
-            ),
+            heat=f", at {heat} °C" if heat is not None else "",
+            often=len(held) / len(known),
         )
     return None
 
 
 def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
     """What the clock should be: this card's own before, that of the job's other cards, or the card's maximum."""
+    looks = [one for one in case.history.series(GpuSample, uuid) if one.at < case.at - LATELY_SECONDS]
     before = [
-        clock
-        for seen in case.history.series(GpuSample, uuid)
-        if seen.at < case.at - LATELY_SECONDS
-        and not held_down(seen.reading)
-        and (clock := clock_at_work(seen.reading)) is not None
+        clock for one in looks if not held_down(one.reading) and (clock := clock_at_work(one.reading)) is not None
     ]
     if before:
-        return quantile(before, USUAL), "earlier in this run"
-    others = [
-        clock
-        for other in {one for rank in case.ranks for one in cards_of(case.history, rank.pid).uuids} - {uuid}
-        if (seen := case.history.latest(GpuSample, other)) is not None
-        and (clock := clock_at_work(seen.reading)) is not None
-    ]
-    if others:
+        return quantile(before, NEARLY_ALL), "earlier in this run"
+    cards = {other for rank in case.ranks for other in cards_of(case.history, rank.pid).uuids} - {uuid}
+    now = [seen.reading for other in cards if (seen := case.history.latest(GpuSample, other)) is not None]
+    if others := [clock for one in now if (clock := clock_at_work(one)) is not None]:
         return median(others), "the job's other cards"
     card = case.history.latest(Gpu, uuid)
     most = card.reading.sm_clock_max_mhz if card is not None else None
     return (None if most is None else float(most)), "its maximum"
+
+
+SHARED = Line(
+    SHARED_GPU,
+    "{name} is shared: {who}{takes}",
+    (
+        Saw("nvml", "a process outside the job computes there", "{who}", "the job's own only", "{name}"),
+        units("is busy for both", "busy for the job alone"),
+    ),
+    (("gpu_bound", "{lost:.0%} of the card's work is not this job's"),),
+    ("nvidia-smi names the process; give the job a card of its own",),
+)
+CROWDED = Line(
+    replace(SHARED_GPU, owner="user_code"),
+    "ranks {who} share {name} while {free} is idle",
+    (
+        Saw("nvml", "several ranks compute on it", "ranks {who}", "one rank on each card", "{name}"),
+        units("is busy for all of them", "busy for one rank"),
+        Saw("nvml", "is idle, and the ranks may use it", "no process on it", "a rank of its own", "{free}"),
+    ),
+    (("gpu_bound", "{free} has nothing to do"),),
+    ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else touches the GPU',),
+)
 
 
 def shared_gpu(case: Case) -> Outcome:
@@ -187,30 +161,21 @@ def shared_gpu(case: Case) -> Outcome:
     served: Abstention | None = None
     for one in accelerated(case):
         found = neighbours(case.history, one.card.uuid)
-        busy = [other for other in found if other.share is not None and other.share >= TAKES]
-        unmeasured = [other for other in found if other.share is None]
-        if not busy and not unmeasured:
+        busy = [other for other in found if other.share is not None and other.share >= NOTABLE]
+        known = busy or [other for other in found if other.share is None]
+        if not known:
             served = served or _served(case, one)
             continue
-        name = name_of(case.history, one.card.uuid)
         taken = min(1.0, sum(other.share or 0.0 for other in busy))
-        who = ", ".join(_shown(other) for other in (busy or unmeasured)[:3])
         return slow_on_gpu(
             case,
-            SHARED_GPU,
+            SHARED,
             one,
-            lost=taken,
+            taken,
             explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0),
             confidence=CERTAIN if busy else LOW,  # how much it uses is not measured: noted, not blamed
-            summary=f"{name} is shared: {who}" + (f" takes {taken:.0%} of it" if busy else " is on it too"),
-            evidence=(
-                case.saw("nvml", name, "a process outside the job computes there", who, "the job's own only"),
-                monitored(case, one, "is busy for both", "busy for the job alone"),
-            ),
-            alternatives=(
-                Alternative(cause="gpu_bound", refuted_by=f"{taken:.0%} of the card's work is not this job's"),
-            ),
-            next=("nvidia-smi names the process; give the job a card of its own",),
+            who=", ".join(_shown(other) for other in known[:3]),
+            takes=f" takes {taken:.0%} of it" if busy else " is on it too",
         )
     return served
 
@@ -222,34 +187,22 @@ def _crowded(case: Case) -> Finding | None:
         if one.certain and one.card.kind == "work" and len(cards_of(case.history, one.rank.pid).uuids) == 1:
             ranks.setdefault(one.card.uuid, []).append(one)
     for uuid, sharing in ranks.items():
-        visible = [_visible(case, one.rank.pid) for one in sharing]
-        idle = [other for other in sorted(set.intersection(*visible) - {uuid}) if is_free(case.history, other)]
+        idle = sorted(set.intersection(*(_visible(case, one.rank.pid) for one in sharing)) - {uuid})
+        idle = [other for other in idle if is_free(case.history, other)]
         idle = [other for other in idle if regime(case.history, other, LATELY_SECONDS).kind == "idle"]
         if len(sharing) < 2 or not idle or mps_servers(case.history, uuid):
             continue
-        one, name, free = sharing[0], name_of(case.history, uuid), name_of(case.history, idle[0])
-        who = " and ".join(str(each.rank.rank if each.rank.rank is not None else each.rank.pid) for each in sharing)
         left = -(-len(sharing) // (1 + len(idle))) / len(sharing)
+        lost = (1.0 - left) * (sharing[0].card.graphics or 0.0)
+        members = [each.rank for each in sharing]
+        who = " and ".join(str(each.rank if each.rank is not None else each.pid) for each in members)
+        facts = Facts(who=who, free=name_of(case.history, idle[0]))
         found = slow_on_gpu(
-            case,
-            SHARED_GPU,
-            one,
-            lost=(1.0 - left) * (one.card.graphics or 0.0),
-            explains=HELD_BACK_FROM_OUTSIDE,
-            confidence=CERTAIN,
-            summary=f"ranks {who} share {name} while {free} is idle",
-            evidence=(
-                case.saw("nvml", name, "several ranks compute on it", f"ranks {who}", "one rank on each card"),
-                monitored(case, one, "is busy for all of them", "busy for one rank"),
-                case.saw("nvml", free, "is idle, and the ranks may use it", "no process on it", "a rank of its own"),
-            ),
-            alternatives=(Alternative(cause="gpu_bound", refuted_by=f"{free} has nothing to do"),),
-            next=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else touches the GPU',),
+            case, CROWDED, sharing[0], lost, explains=HELD_BACK_FROM_OUTSIDE, confidence=CERTAIN, **facts
         )
-        culprits = tuple(
-            msgspec.structs.replace(found.culprits[0], pid=each.rank.pid, rank=each.rank.rank) for each in sharing
-        )
-        return msgspec.structs.replace(found, owner="user_code", culprits=culprits)
+        culprit = found.culprits[0]
+        culprits = tuple(msgspec.structs.replace(culprit, pid=each.pid, rank=each.rank) for each in members)
+        return msgspec.structs.replace(found, culprits=culprits)
     return None
 
 
@@ -275,36 +228,44 @@ def _shown(other: Neighbour) -> str:
     return f"pid {other.pid}{used}{held}"
 
 
+LINK_IN_USE_MIB_PER_SECOND = 100.0
+REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
+# MiB/s of one link in each direction: 25 GB/s, and 50 from Blackwell on (NVIDIA's data sheets: 18 links make 450 and 900 GB/s).
+NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
+DEGRADED = Line(
+    DEGRADED_LINK,
+    "a link of {name} is below what it can do: {what}",
+    but=(("copy_bound", "the link itself is below its maximum"),),
+    next=("nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node",),
+)
+
+
 def degraded_link(case: Case) -> Outcome:
     """Fires on a card in use whose link is below its maximum."""
     for one in accelerated(case):
         moved = traffic_mib_per_second(case.history, one.card)
-        if (one.card.graphics or 0.0) < LINK_IN_USE and (moved or 0.0) < LINK_IN_USE_MIB_PER_SECOND:
+        if (one.card.graphics or 0.0) < NOTABLE and (moved or 0.0) < LINK_IN_USE_MIB_PER_SECOND:
             continue
         evidence, kept = _pcie(case, one.card.uuid)
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
         used = moved / ceiling if ceiling and moved is not None else None
-        matters = used is not None and used >= USED and one.card.waiting > 0.0
+        matters = used is not None and used >= OFTEN and one.card.waiting > 0.0
         down, left, sent = _nvlink(case, one.card)
-        if down and sent >= USED:
+        if down and sent >= OFTEN:
             matters, kept, used = True, left, sent
         evidence += down
         if not evidence:
             continue
-        name = name_of(case.history, one.card.uuid)
-        what = "; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence)
         share = "not measured by this card" if used is None else f"{used:.0%} of what it can do now"
         return slow_on_gpu(
             case,
-            DEGRADED_LINK,
+            DEGRADED,
             one,
-            lost=(1.0 - kept) * min(1.0, max(used or 0.0, one.card.waiting)) if matters else 0.0,
+            (1.0 - kept) * min(1.0, max(used or 0.0, one.card.waiting)) if matters else 0.0,
             explains=1.0 if matters else 0.0,
             confidence=CERTAIN if matters else LOW,
-            summary=f"a link of {name} is below what it can do: {what}",
-            evidence=(*evidence, case.saw("nvml", name, "uses the link", share)),
-            alternatives=(Alternative(cause="copy_bound", refuted_by="the link itself is below its maximum"),),
-            next=("nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node",),
+            more=(*evidence, case.saw("nvml", name_of(case.history, one.card.uuid), "uses the link", share)),
+            what="; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence),
         )
     return None
 
@@ -318,7 +279,8 @@ def _pcie(case: Case, uuid: str) -> tuple[list[Evidence], float]:
     speeds = [speed for look in looks if (speed := lane_speed(look.pcie_generation, look.pcie_width)) is not None]
     kept = max(speeds) / best if best and speeds else 1.0
     name = name_of(case.history, uuid)
-    if seen is not None and best is not None and speeds and sum(s < best for s in speeds) >= SLOWER * len(speeds):
+    # A link is trained anew when the card wakes up: nearly all samples are to be below the maximum.
+    if seen is not None and best is not None and speeds and sum(s < best for s in speeds) >= NEARLY_ALL * len(speeds):
         last = next(look for look in reversed(looks) if look.pcie_width is not None)
         now = f"generation {last.pcie_generation} x{last.pcie_width}"
         most = f"generation {seen.reading.pcie_generation_max} x{seen.reading.pcie_width_max}"
@@ -344,41 +306,38 @@ def _nvlink(case: Case, card: Regime) -> tuple[list[Evidence], float, float]:
 
 # Computes the wrong way
 
+LAYERS = ("forward", "attention", "eager_attention", "convolution")
+PRODUCTS = frozenset(
+    "matmul mm bmm addmm baddbmm einsum linear bilinear conv1d conv2d conv3d scaled_dot_product_attention".split()
+)
+ADVICE = {
+    "fp32": 'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)',
+    "fp64": "a NumPy array or a default of float64 came in: convert to float32, then use autocast",
+}
+IN_FULL = Line(
+    WRONG_PRECISION,
+    "{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
+    (
+        units("busy, and the tensor cores are not", "tensor cores used in matrix products"),
+        Saw("{card.source}", "the {pipe} pipe is used", "{used:.0%}", "below 5 %, tensor above 10 %", "{name}"),
+    ),
+    (("memory_bound_gpu", "memory is used only {dram:.0%}"),),
+    ("{advice}",),
+)
+
 
 def wrong_precision(case: Case) -> Outcome:
     """Fires on a busy card whose matrix products do not use its tensor cores."""
     for one in accelerated(case):
-        card = one.card
+        card, dram = one.card, one.card.dram or 0.0
         pipe, used = max((("fp32", card.fp32 or 0.0), ("fp64", card.fp64 or 0.0)), key=lambda kind: kind[1])
-        if card.tensor is None or used < ARITHMETIC or (card.dram or 0.0) >= MUCH_MEMORY:
+        plainly = used >= MUCH_ARITHMETIC and dram < MEMORY_IN_USE
+        if card.tensor is None or card.tensor > (FEW_PRODUCTS if plainly else NO_PRODUCTS):
             continue
-        plainly = used >= MUCH_ARITHMETIC and (card.dram or 0.0) < MEMORY_IN_USE
-        if card.tensor > (FEW_PRODUCTS if plainly else NO_PRODUCTS):
-            continue
-        if card.spinning >= OFTEN:
-            continue  # no data moves: a kernel iterates in its registers, and no matrix product is like that
-        name = name_of(case.history, card.uuid)
-        advice = (
-            'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)'
-            if pipe == "fp32"
-            else "a NumPy array or a default of float64 came in: convert to float32, then use autocast"
-        )
-        return slow_on_gpu(
-            case,
-            WRONG_PRECISION,
-            one,
-            lost=PRECISION_SAVES * used,
-            confidence=_sure_of_products(case, one),
-            summary=f"{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
-            evidence=(
-                monitored(case, one, "busy, and the tensor cores are not", "tensor cores used in matrix products"),
-                case.saw(card.source, name, f"the {pipe} pipe is used", f"{used:.0%}", "below 5 %, tensor above 10 %"),
-            ),
-            alternatives=(
-                Alternative(cause="memory_bound_gpu", refuted_by=f"memory is used only {card.dram or 0:.0%}"),
-            ),
-            next=(advice,),
-        )
+        if used < ARITHMETIC or dram >= MUCH_MEMORY or card.spinning >= OFTEN:
+            continue  # if no data moves, a kernel iterates in its registers, and no matrix product is like that
+        sure, facts = _sure_of_products(case, one), Facts(pipe=pipe, used=used, dram=dram, advice=ADVICE[pipe])
+        return slow_on_gpu(case, IN_FULL, one, SAVED * used, confidence=sure, **facts)
     return None
 
 
@@ -396,28 +355,75 @@ def _multiplies(case: Case, stack: Stack) -> bool:
     """True if a stack is in a layer of a model, or at a line that multiplies matrices."""
     if any_tag(tags(stack), *LAYERS):
         return True
-    lines = (line_of(case.history, frame) for frame in user_frames(stack))
-    return any(line is not None and (names(line.calls) & PRODUCTS or " @ " in line.text) for line in lines)
+    return any(names(line.calls) & PRODUCTS or " @ " in line.text for line in lines_around(case.history, stack))
+
+
+ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
+PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
+# of the card's time, in the forward pass alone; how many times that with the backward pass
+TRACED_SHARE, WITH_BACKWARD = 0.05, 2.5
+IN_FRAMES = Line(
+    SLOW_ATTENTION_FALLBACK,
+    "attention is computed the plain way at {at}: every pair of positions is written to memory",
+    (samples("is in plain attention", "0 %", "share"), units("memory busy, tensor cores not", "the other way round")),
+    (("memory_bound_gpu", "the frames name plain attention"),),
+    ('attn_implementation="sdpa" or "flash_attention_2" when the model is loaded',),
+)
+IN_A_TRACE = Line(
+    SLOW_ATTENTION_FALLBACK,
+    "attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the "
+    "card's time in a trace",
+    (
+        Saw(
+            WITNESS,
+            "scaled_dot_product_attention runs its plain implementation",
+            "{trace.math_attention_calls} times in {window}, {share:.0%} of the card's time",
+            "one fused kernel a layer",
+        ),
+    ),
+    (("memory_bound_gpu", "the trace names plain attention"),),
+    ("under torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) torch says why the fused kernel is refused",),
+)
+FROM_OUTSIDE = Line(
+    SLOW_ATTENTION_FALLBACK,
+    "attention at {at} seems to fall back to its plain form: the card is full, and its tensor cores are used only {tensor:.0%}, "
+    "beside {dram:.0%} of its memory and {fp32:.0%} of its fp32 pipe",
+    (
+        Saw("stack", "calls attention at {at}", "{share:.0%} of the samples"),
+        units("full, and the tensor cores are not", "tensor 30 % and more with fused kernels"),
+        Saw("{card.source}", "fp32 pipe", "{fp32:.0%}", "below 10 %", "{name}"),
+    ),
+    (
+        ("wrong_precision", "the tensor cores do some of the products"),
+        ("memory_bound_gpu", "memory is used only {dram:.0%}"),
+    ),
+    ("perfwatch capture torch: softmax and bmm kernels instead of one fused kernel",),
+)
 
 
 def slow_attention_fallback(case: Case) -> Outcome:
     """Fires on plain attention that the frames show; suspects it, or abstains, where only a trace could tell."""
     for one in accelerated(case):
-        seen, card = one.profile, one.card
-        trace = trace_of(case, one.rank.pid)
-        if trace is not None and (trace.math_attention_share or 0.0) >= TRACED_SHARE:
-            return _attention_in_a_trace(case, one, trace)
+        seen, card, attends = one.profile, one.card, partial(_attends, case)
+        trace, dram, frame = trace_of(case, one.rank.pid), card.dram or 0.0, show(seen.top_line(attends))
+        if trace is not None and (share := trace.math_attention_share or 0.0) >= TRACED_SHARE:
+            lost = min(SAVED, WITH_BACKWARD * share)
+            facts = Facts(trace=trace, window=short_time(trace.window_seconds))
+            return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
         if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < FEW_SAMPLES:
             continue
-        share = seen.share("eager_attention")
-        if share >= EAGER_SHARE and card.dram >= WRITTEN_OUT:
-            return _attention_in_frames(case, one, share)
-        calls = seen.share_where(partial(_attends, case))
-        fused = trace is not None and trace.families.get("attention", 0.0) > 0
-        if calls < ATTENDS or fused:
+        if (share := seen.share("eager_attention")) >= NOTABLE and dram >= WRITTEN_OUT:
+            # Of what memory_bound_gpu sees, this is the reason.
+            lost, more = FUSION_SAVES * dram, Facts(explains=0.6 * dram, confidence=HIGH)
+            frame = show(seen.top_line(lambda stack: "eager_attention" in tags(stack)))
+            return slow_on_gpu(case, IN_FRAMES, one, lost, frame=frame, share=share, **more)
+        calls = seen.share_where(attends)
+        if calls < ATTENDS or (trace is not None and trace.families.get("attention", 0.0) > 0):
             continue
         if _exponentiates(card):
-            return _attention_from_outside(case, one, calls)
+            used = Facts(tensor=card.tensor or 0.0, dram=dram, fp32=card.fp32 or 0.0)
+            lost = FUSION_SAVES * (used["dram"] + used["fp32"])
+            return slow_on_gpu(case, FROM_OUTSIDE, one, lost, confidence=MEDIUM, frame=frame, share=calls, **used)
         if card.dram < WRITTEN_OUT:
             return None
         reason = "which attention kernel torch chose shows in no counter and no stack"
@@ -429,123 +435,57 @@ def slow_attention_fallback(case: Case) -> Outcome:
 
 def _attends(case: Case, stack: Stack) -> bool:
     """True if a stack is at attention: in a library's module for it, or at a line of the program that calls torch's."""
-    if any_tag(tags(stack), "attention"):
-        return True
-    frame = user_frame(stack)
-    seen = case.history.latest(SourceLine, frame.file, frame.line) if frame is not None else None
-    return seen is not None and any(call.endswith(SDPA) for call in seen.reading.calls)
+    return "attention" in tags(stack) or "scaled_dot_product_attention" in calls_at(case.history, stack)
 
 
 def _exponentiates(card: Regime) -> bool:
     """True if a full card hardly uses its tensor cores, but memory and fp32 pipe, for what fused kernels keep on the chip."""
     dram, tensor = card.dram or 0.0, card.tensor or 0.0
     softmax = dram >= MEMORY_IN_USE and dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
-    return softmax and NO_PRODUCTS < tensor < PLAIN_TENSOR and (card.graphics or 0.0) >= BUSY
+    return softmax and NO_PRODUCTS < tensor < NOTABLE and (card.graphics or 0.0) >= BUSY
 
 
-def _attention_in_frames(case: Case, one: Accelerated, share: float) -> Finding:
-    frame = show(one.profile.top_line(lambda stack: "eager_attention" in tags(stack)))
-    dram = one.card.dram or 0.0
-    samples = f"{share:.0%} of {one.profile.samples} samples"
-    saw = case.saw("stack", f"pid {one.rank.pid}", "is in plain attention", samples, "0 %")
-    return slow_on_gpu(
-        case,
-        SLOW_ATTENTION_FALLBACK,
-        one,
-        lost=FUSION_SAVES * dram,
-        explains=0.6 * dram,  # of what memory_bound_gpu sees, this is the reason
-        confidence=HIGH,
-        frame=frame,
-        summary=f"attention is computed the plain way at {frame}: every pair of positions is written to memory",
-        evidence=(saw, monitored(case, one, "memory busy, tensor cores not", "the other way round")),
-        alternatives=(Alternative(cause="memory_bound_gpu", refuted_by="the frames name plain attention"),),
-        next=('attn_implementation="sdpa" or "flash_attention_2" when the model is loaded',),
-    )
-
-
-def _attention_in_a_trace(case: Case, one: Accelerated, trace: TorchTrace) -> Finding:
-    share = trace.math_attention_share or 0.0
-    observed = (
-        f"{trace.math_attention_calls} times in {short_time(trace.window_seconds)}, {share:.0%} of the card's time"
-    )
-    return slow_on_gpu(
-        case,
-        SLOW_ATTENTION_FALLBACK,
-        one,
-        lost=min(MOST_LOST, WITH_BACKWARD * share),
-        confidence=CERTAIN,
-        frame=show(one.profile.top_line(partial(_attends, case))),  # with a full queue it may never be seen there
-        summary=f"attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the "
-        "card's time in a trace",
-        evidence=(
-            case.saw(
-                WITNESS,
-                f"pid {one.rank.pid}",
-                "scaled_dot_product_attention runs its plain implementation",
-                observed,
-                "one fused kernel a layer",
-            ),
-        ),
-        alternatives=(Alternative(cause="memory_bound_gpu", refuted_by="the trace names plain attention"),),
-        next=(
-            "under torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) torch says why the fused kernel is refused",
-        ),
-    )
-
-
-def _attention_from_outside(case: Case, one: Accelerated, calls: float) -> Finding:
-    frame, card = show(one.profile.top_line(partial(_attends, case))), one.card
-    return slow_on_gpu(
-        case,
-        SLOW_ATTENTION_FALLBACK,
-        one,
-        lost=FUSION_SAVES * ((card.dram or 0.0) + (card.fp32 or 0.0)),
-        confidence=MEDIUM,
-        frame=frame,
-        summary=f"attention at {frame} seems to fall back to its plain form: the card is full, and its tensor cores are used "
-        f"only {card.tensor or 0:.0%}, beside {card.dram or 0:.0%} of its memory and {card.fp32 or 0:.0%} of its fp32 pipe",
-        evidence=(
-            case.saw("stack", f"pid {one.rank.pid}", f"calls attention at {frame}", f"{calls:.0%} of the samples"),
-            monitored(case, one, "full, and the tensor cores are not", "tensor 30 % and more with fused kernels"),
-            case.saw(card.source, name_of(case.history, card.uuid), "fp32 pipe", f"{card.fp32 or 0:.0%}", "below 10 %"),
-        ),
-        alternatives=(
-            Alternative(cause="wrong_precision", refuted_by="the tensor cores do some of the products"),
-            Alternative(cause="memory_bound_gpu", refuted_by=f"memory is used only {card.dram or 0:.0%}"),
-        ),
-        next=("perfwatch capture torch: softmax and bmm kernels instead of one fused kernel",),
-    )
+MEMORY_BOUND = Line(
+    MEMORY_BOUND_GPU,
+    "{name} waits for its own memory: {used:.0%} of the bandwidth is used{rate}{cores}",
+    (units("memory is near its ceiling", "tensor cores busier than memory"),),
+    (
+        ("gpu_bound", "the tensor cores are used only {tensor:.0%}"),
+        ("slow_attention_fallback", "only a trace can tell which kernels these are"),
+    ),
+    ("fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte",),
+)
 
 
 def memory_bound_gpu(case: Case) -> Outcome:
     """Fires on a busy card whose memory is the bottleneck."""
     for one in accelerated(case):
-        card = one.card
+        card, tensor = one.card, one.card.tensor or 0.0
         used = card.dram if card.dram is not None else MEMORY_OF_UTILISATION * (card.memory_utilisation or 0.0)
-        if used < MUCH_MEMORY or (card.tensor or 0.0) >= FULL_TENSOR or (card.graphics or 0.0) < BUSY:
+        if used < MUCH_MEMORY or tensor >= FULL_TENSOR or (card.graphics or 0.0) < BUSY:
             continue
-        name = name_of(case.history, card.uuid)
         described = case.history.latest(Gpu, card.uuid)
         peak = dram_peak_bytes_per_second(described.reading) if described is not None else None
         rate = "" if peak is None else f", {used * peak / 1e9:,.0f} GB/s"
-        return slow_on_gpu(
-            case,
-            MEMORY_BOUND_GPU,
-            one,
-            lost=FUSION_SAVES * used,
-            confidence=CERTAIN if used >= NEARLY_ALL_MEMORY else HIGH,
-            summary=f"{name} waits for its own memory: {used:.0%} of the bandwidth is used{rate}"
-            + ("" if card.tensor is None else f", the tensor cores {card.tensor:.0%}"),
-            evidence=(monitored(case, one, "memory is near its ceiling", "tensor cores busier than memory"),),
-            alternatives=(
-                Alternative(cause="gpu_bound", refuted_by=f"the tensor cores are used only {card.tensor or 0:.0%}"),
-                Alternative(
-                    cause="slow_attention_fallback", refuted_by="only a trace can tell which kernels these are"
-                ),
-            ),
-            next=("fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte",),
-        )
+        cores = "" if card.tensor is None else f", the tensor cores {tensor:.0%}"
+        sure, facts = CERTAIN if used >= NEARLY_ALL_MEMORY else HIGH, Facts(used=used, rate=rate, cores=cores)
+        return slow_on_gpu(case, MEMORY_BOUND, one, FUSION_SAVES * used, confidence=sure, tensor=tensor, **facts)
     return None
+
+
+UNDERFILLED = Line(
+    UNDERFILLED_GPU,
+    "{name} is busy {card.graphics:.0%} of the time with kernels that fill {card.sm_active:.0%} of it",
+    (
+        units("busy, and mostly empty", "SM above 60 %"),
+        Saw("{card.source}", "warps in flight", "{occupancy:.0%} of what it can hold", of="{name}"),
+    ),
+    (
+        ("stuck_kernel", "steps go on ({basis})"),
+        ("host_bound_python", "the card waits only {card.waiting:.0%} of the time"),
+    ),
+    ("raise the batch size until SM activity is above 60 %, or run several models side by side",),
+)
 
 
 def underfilled_gpu(case: Case) -> Outcome:
@@ -556,30 +496,18 @@ def underfilled_gpu(case: Case) -> Outcome:
         card = one.card
         if card.sm_active is None or card.sm_active >= ACTIVE or (card.graphics or 0.0) < BUSY:
             continue
-        name = name_of(case.history, card.uuid)
-        return slow_on_gpu(
-            case,
-            UNDERFILLED_GPU,
-            one,
-            lost=FILLING_SAVES * (1.0 - card.sm_active),
-            confidence=CERTAIN,
-            summary=f"{name} is busy {card.graphics or 0:.0%} of the time with kernels that fill {card.sm_active:.0%} of it",
-            evidence=(
-                monitored(case, one, "busy, and mostly empty", "SM above 60 %"),
-                case.saw(card.source, name, "warps in flight", f"{card.occupancy or 0:.0%} of what it can hold"),
-            ),
-            alternatives=(
-                Alternative(cause="stuck_kernel", refuted_by=f"steps go on ({case.progress[one.rank.pid].basis})"),
-                Alternative(
-                    cause="host_bound_python", refuted_by=f"the card waits only {card.waiting:.0%} of the time"
-                ),
-            ),
-            next=("raise the batch size until SM activity is above 60 %, or run several models side by side",),
-        )
+        facts = Facts(occupancy=card.occupancy or 0.0, basis=case.progress[one.rank.pid].basis)
+        return slow_on_gpu(case, UNDERFILLED, one, SAVED * (1.0 - card.sm_active), confidence=CERTAIN, **facts)
     return None
 
 
 # Nothing holds it back
+
+BUSY_CARD = Line(
+    GPU_BOUND,
+    "the GPU is busy {busy:.0%} of the time, and training goes on{reached}",
+    next=("to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",),
+)
 
 
 def gpu_bound(case: Case) -> Outcome:
@@ -588,42 +516,24 @@ def gpu_bound(case: Case) -> Outcome:
     if not found or len(found) < len(case.ranks) or not all(_is_full(one.card) for one in found):
         return None
     figures = efficiency(case)
-    evidence: list[Evidence] = [
+    evidence = [
         monitored(case, one, "busy nearly all the time, and full", "the bottleneck of a healthy run")
         for one in found[:4]
     ]
     evidence += [case.saw("hardware", name_of(case.history, card.uuid), *in_words(card)) for card in figures.cards[:4]]
-    for one in found:
-        for other in neighbours(case.history, one.card.uuid)[:2]:
-            shares = f"{(other.memory_bytes or 0) / 2**30:.1f} GiB, {other.share or 0:.0%} of the time"
-            evidence.append(case.saw("nvml", f"pid {other.pid}", "another process is on the card", shares, "none"))
-    if figures.model is not None:
-        evidence.append(
-            case.saw(
-                "model", "job", "does its own arithmetic", mfu_in_words(figures.model), "35 to 55 % in well tuned runs"
-            )
-        )
-    least = min(found, key=lambda one: one.card.graphics or 0.0)
-    reached = "; ".join(filter(None, (headline(figures, case), mfu_in_words(figures.model) if figures.model else "")))
-    return Finding(
-        cause=GPU_BOUND.name,
-        state="healthy",
-        summary=f"the GPU is busy {least.card.graphics or 0:.0%} of the time, and training goes on"
-        + (f": {reached}" if reached else ""),
-        confidence=min(_sure_of_health(case, found), *(one.ceiling for one in found)),
-        owner=GPU_BOUND.owner,
-        evidence=tuple(evidence),
-        next=(
-            "to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",
-        ),
-        alternatives=(
-            Alternative(
-                cause="underfilled_gpu", refuted_by=f"{least.card.sm_active:.0%} of the multiprocessors are active"
-            ),
-        )
-        if least.card.sm_active is not None
-        else (),
-    )
+    for other in (other for one in found for other in neighbours(case.history, one.card.uuid)[:2]):
+        shares = f"{(other.memory_bytes or 0) / 2**30:.1f} GiB, {other.share or 0:.0%} of the time"
+        evidence.append(case.saw("nvml", f"pid {other.pid}", "another process is on the card", shares, "none"))
+    model = mfu_in_words(figures.model) if figures.model is not None else ""
+    if model:
+        evidence.append(case.saw("model", "job", "does its own arithmetic", model, "35 to 55 % in well tuned runs"))
+    least = min(found, key=lambda one: one.card.graphics or 0.0).card
+    reached = "; ".join(filter(None, (headline(figures, case), model)))
+    active = ("underfilled_gpu", f"{least.sm_active or 0:.0%} of the multiprocessors are active")
+    line = BUSY_CARD if least.sm_active is None else replace(BUSY_CARD, but=(active,))
+    sure = min(_sure_of_health(case, found), *(one.ceiling for one in found))
+    said = f": {reached}" if reached else ""
+    return line.finding(case, (), sure, more=tuple(evidence), busy=least.graphics or 0.0, reached=said)
 
 
 def _is_full(card: Regime) -> bool:
@@ -637,7 +547,7 @@ def _sure_of_health(case: Case, found: list[Accelerated]) -> float:
         return MEDIUM
     if any(neighbours(case.history, one.card.uuid) for one in found):
         return HIGH
-    used = all((one.card.tensor or 0.0) >= PLAIN_TENSOR or (one.card.dram or 0.0) >= MUCH_MEMORY for one in found)
+    used = all((one.card.tensor or 0.0) >= NOTABLE or (one.card.dram or 0.0) >= MUCH_MEMORY for one in found)
     return CERTAIN if used else MEDIUM
 
 

@@ -18,32 +18,44 @@ from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, Budget, budget
+from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.python import (
-    NATIVE_SHARE,
-    OWN_SHARE,
-    keeps_gil,
-    native_python_share,
-    python_called_back,
+from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, native_python_share, python_called_back
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    FEW_TIMES,
+    HIGH,
+    LARGE,
+    LATELY_SECONDS,
+    MEDIUM,
+    MOSTLY,
+    MUCH,
+    NOTABLE,
 )
-from perfwatch.triage.shares.starving import SURE_SHARE, awaits_data
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, MUCH, NOTABLE
-from perfwatch.triage.shares.training import keeps_most, unfollowed, updates, without_gradients_at
-from perfwatch.triage.slowness import asleep_share, in_samples
+from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates, without_gradients_at
+from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.code import is_plain, line_of
-from perfwatch.triage.words.frames import is_user, show, tags
+from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing
 from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, SourceLine, Stack, Thread
 
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
+BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
 COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
 FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
-RUNNING_SHARE = 0.4  # of a core
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
 MOMENT_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
+COMPUTES = Line(
+    CPU_TRAINING,
+    "training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
+    (
+        Saw("stack", "computes", "{share:.0%} of samples in training code", "above 50 %"),
+        Saw("thread", "runs", "{runs:.0%} of a core", "above 40 %"),
+    ),
+)
 
 
 def cpu_training(case: Case) -> Outcome:
@@ -51,12 +63,10 @@ def cpu_training(case: Case) -> Outcome:
     trainers = who_train(case)
     if not trainers or any(case.progress[rank.pid].kind != "moving" for rank in trainers):
         return None
-    shares = [_computes(case, rank) for rank in trainers]
-    runs = [
-        motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share or 0.0
-        for rank in trainers
-    ]
-    if min(shares) < MOSTLY or min(runs) < RUNNING_SHARE:
+    share = min(_computes(case, rank) for rank in trainers)
+    threads = [(rank.pid, case.progress[rank.pid].thread) for rank in trainers]
+    runs = min(motion(case.history, *one, LATELY_SECONDS).run_share or 0.0 for one in threads)
+    if share < MOSTLY or runs < LARGE:
         return None
     cards = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
     lately = [card for rank in trainers for card in regimes(case.history, rank.pid, MOMENT_SECONDS)]
@@ -65,48 +75,39 @@ def cpu_training(case: Case) -> Outcome:
     if not cards and any(_uses_a_card(case, rank) for rank in trainers):
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="its GPU was not read lately")
         return Abstention(cause=CPU_TRAINING.name, missing=(lacking,))
-    return _goes_on(case, trainers, min(shares), min(runs), cards)
+    return _goes_on(case, trainers, share, runs, cards)
 
 
 def _computes(case: Case, rank: Member) -> float:
     """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
     spent = budget(case, rank)
-    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > SURE_SHARE:
+    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > LARGE:
         return 0.0
-    wait = gil_wait(case, rank)  # for a thread of its own process
-    if wait is not None and wait.share >= GIL_SHARE:
-        return 0.0
-    return 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
+    return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
+
+
+def _awaits_gil(case: Case, rank: Member) -> bool:
+    """True if it waits for a thread of its own process, whichever holds the GIL meanwhile."""
+    return (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE
 
 
 def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, cards: list[Regime]) -> Finding:
     held = cards if any(cards_of(case.history, rank.pid).certain for rank in trainers) else []
     steps = case.progress[trainers[0].pid].steps
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
-    trained = {rank.pid for rank in trainers}
-    apart = [rank for rank in case.trainers if rank.pid not in trained]
+    apart = [rank for rank in case.trainers if rank not in trainers]
     unsure = doubt(case, trainers) + "".join(
         f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
     )
-    pace = f", a step each {seconds:.3f} s" if seconds else ""
-    idle = (
-        f"; {name_of(case.history, held[0].uuid)}, which it holds, {_rests(held[0])}: is the model on the CPU?"
-        if held
-        else ""
-    )
+    idle = ""
+    if held:
+        does = "is idle" if held[0].kind == "idle" else "does nothing for it, and something for others"
+        idle = f"; {name_of(case.history, held[0].uuid)}, which it holds, {does}: is the model on the CPU?"
     unread = bool(unsure) and not case.history.entities(SourceLine)
-    pid = f"pid {trainers[0].pid}"
-    return Finding(
-        cause=CPU_TRAINING.name,
-        state="healthy",
-        summary=f"training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
-        confidence=MEDIUM if held or unread else CERTAIN if share >= PLAIN_SHARE and not unsure else HIGH,
-        owner=CPU_TRAINING.owner,
-        evidence=(
-            case.saw("stack", pid, "computes", f"{share:.0%} of samples in training code", "above 50 %"),
-            case.saw("thread", pid, "runs", f"{runs:.0%} of a core", "above 40 %"),
-        ),
-    )
+    sure = MEDIUM if held or unread else CERTAIN if share >= PLAIN_SHARE and not unsure else HIGH
+    pace = f", a step each {seconds:.3f} s" if seconds else ""
+    facts = Facts(pid=trainers[0].pid, share=share, runs=runs, pace=pace, idle=idle, unsure=unsure)
+    return COMPUTES.finding(case, (), sure, **facts)
 
 
 def _uses_a_card(case: Case, rank: Member) -> bool:
@@ -114,32 +115,18 @@ def _uses_a_card(case: Case, rank: Member) -> bool:
 
 
 def _is_given_work(case: Case, card: Regime) -> bool:
-    return (card.kind != "idle" or card.returns > 0 or _copies(case, card)) and not _of_others(case, card)
-
-
-def _copies(case: Case, card: Regime) -> bool:
-    """True if so much goes over the link of a card that it was given work, though no kernel runs."""
-    return (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
-
-
-def _rests(card: Regime) -> str:
-    return "is idle" if card.kind == "idle" else "does nothing for it, and something for others"
-
-
-def _of_others(case: Case, card: Regime) -> bool:
-    """True if what a card does is not known to be this job's: the cards of the ranks are unknown, or only other processes compute there.
+    """True if a card runs kernels, or so much goes over its link that it was given work, and that is known to be this job's.
 
     A library may have opened a context on it: torch's compiler asks what the card can do.
     """
-    return unused(case.history, card.uuid) or not any(
-        found.certain and card.uuid in found.uuids
-        for found in (cards_of(case.history, rank.pid) for rank in case.trainers)
-    )
+    copies = (traffic_mib_per_second(case.history, card) or 0.0) >= COPIES_MIB_PER_SECOND
+    if unused(case.history, card.uuid) or not (card.kind != "idle" or card.returns > 0 or copies):
+        return False
+    held = (cards_of(case.history, rank.pid) for rank in case.trainers)
+    return any(found.certain and card.uuid in found.uuids for found in held)
 
 
 MANY_PASSES = 8
-
-
 # Training that may be something else: where so much of the time counts in a bin, what is said of it.
 DOUBTS: tuple[tuple[Bin, float, str], ...] = (
     (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
@@ -163,11 +150,8 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
     if kept := next((graph for rank in ranks if (graph := keeps_most(case, rank)) is not None), None):
         return f"; {kept[0]:.0%} of it is backward passes that keep their graph, at {show(kept[1])}: does it grow with every step?"
     for one, floor, said in DOUBTS:
-        spent = max(
-            (budget(case, rank) for rank in ranks if _is_unknown(case, rank, one)),
-            key=lambda each: each.share(one),
-            default=None,
-        )
+        known = (budget(case, rank) for rank in ranks if _is_unknown(case, rank, one))
+        spent = max(known, key=lambda each: each.share(one), default=None)
         if spent is not None and spent.share(one) >= floor:
             return f"; {spent.share(one):.0%} of it {said.format(line=show(_line(case.history, spent, one)))}"
     if passes := max(without_updates(case, rank) for rank in ranks):
@@ -212,14 +196,24 @@ def _at_plain_line(history: History, stack: Stack) -> bool:
 def without_updates(case: Case, rank: Member) -> int:
     """How many backward passes were met, if they are many and no update was; else 0. Where steps are counted none need be seen."""
     seen = case.profile(rank, LATELY_SECONDS)
-    passes = seen.turns(lambda stack: "backward" in tags(stack))
-    missed = case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0
-    return passes if missed else 0
+    passes = seen.turns(in_backward)
+    return passes if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0 else 0
 
 
-BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
-
-PACE_SECONDS, EVEN_STEPS, EVENLY = 120.0, 3, 1.1
+PACE_SECONDS, EVENLY = 120.0, 1.1
+GOES_ON = Line(
+    BALANCED,
+    "training goes on ({basis}) and nothing in particular holds it back{though}",
+    (Saw("progress", "moves", "{basis}", "steps go on", "{ranks} ranks"),),
+)
+PACED = Line(
+    BALANCED,
+    "training goes on at a pace of its own, a step each {length}: it sleeps {lost:.0%} of the time at {at}",
+    (
+        Saw("steps", "come evenly", "p50 {length}, p95 {longest}", "steps go on"),
+        samples("sleeps in the program's own code", "0 %"),
+    ),
+)
 
 
 def balanced(case: Case) -> Outcome:
@@ -233,27 +227,19 @@ def balanced(case: Case) -> Outcome:
         seen = case.profile(rank, LATELY_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > SURE_SHARE:
+        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > LARGE or _awaits_gil(case, rank):
             return None  # whatever the reason, that is not healthy
-        if (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE:
-            return None  # whichever thread holds it meanwhile
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)
         runs = motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share
         unwatched = unwatched or runs is None or (bool(cards_of(case.history, rank.pid).uuids) and not cards)
         if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
             return None
-    basis = case.progress[case.trainers[0].pid].basis
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)}
-    return Finding(
-        cause=BALANCED.name,
-        state="healthy",
-        summary=f"training goes on ({basis}) and nothing in particular holds it back"
-        + (f", though its thread sleeps {slept:.0%} of the time in waits of an unknown kind" if slept >= MUCH else ""),
-        confidence=min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0),
-        owner=BALANCED.owner,
-        evidence=(case.saw("progress", f"{len(case.trainers)} ranks", "moves", basis, "steps go on"),),
-    )
+    sure = min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0)
+    though = f", though its thread sleeps {slept:.0%} of the time in waits of an unknown kind" if slept >= MUCH else ""
+    basis, ranks = case.progress[case.trainers[0].pid].basis, len(case.trainers)
+    return GOES_ON.finding(case, (), sure, basis=basis, though=though, ranks=ranks)
 
 
 def _sees_traffic(case: Case) -> bool:
@@ -264,7 +250,7 @@ def _sees_traffic(case: Case) -> bool:
 
 def _sleeps_unexplained(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a training thread without a card sleeps, and waits for neither data nor other ranks."""
-    if cards_of(case.history, rank.pid).uuids or unseen(case.history, rank.pid):
+    if _uses_a_card(case, rank):
         return 0.0
     explained = waiting_share(case, rank, seen) + seen.share_where(awaits_data)
     return (asleep_share(case, rank) or 0.0) - explained
@@ -274,32 +260,15 @@ def _paced(case: Case) -> Finding | None:
     """One rank whose steps come evenly, with a sleep of the program's own between them: a simulator in real time, say."""
     if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
         return None
-    rank = case.ranks[0]
+    rank, sleeping = case.ranks[0], partial(rests, case.history)
     steps, seen = case.steps(rank, PACE_SECONDS), case.profile(rank, LATELY_SECONDS)
-    if steps is None or len(steps.intervals) < EVEN_STEPS or seen.samples < FEW_SAMPLES:
+    if steps is None or len(steps.intervals) < FEW_TIMES or seen.samples < FEW_SAMPLES:
         return None
-    slept = seen.share_where(lambda stack: rests(case.history, stack))
-    length = steps.median_seconds or 0.0
-    if slept < MOSTLY or (steps.long_seconds or 0.0) > EVENLY * length:
+    slept, length, longest = seen.share_where(sleeping), steps.median_seconds or 0.0, steps.long_seconds or 0.0
+    if slept < MOSTLY or longest > EVENLY * length:
         return None
-    at = show(seen.top_line(lambda stack: rests(case.history, stack)))
-    return Finding(
-        cause=BALANCED.name,
-        state="healthy",
-        summary=f"training goes on at a pace of its own, a step each {short_time(length)}: it sleeps {slept:.0%} of the time at {at}",
-        confidence=MEDIUM,
-        owner=BALANCED.owner,
-        evidence=(
-            case.saw(
-                "steps",
-                f"pid {rank.pid}",
-                "come evenly",
-                f"p50 {short_time(length)}, p95 {short_time(steps.long_seconds or 0.0)}",
-                "steps go on",
-            ),
-            in_samples(case, rank, seen, "sleeps in the program's own code", slept, "0 %"),
-        ),
-    )
+    facts = Facts(length=short_time(length), longest=short_time(longest), lost=slept, seen=seen)
+    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(seen.top_line(sleeping)), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
@@ -307,13 +276,10 @@ def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
 
     Unseen ones tell nothing.
     """
-    if not cards:
+    first = cards[0] if cards else None
+    if first is None:
         return False
-    first = cards[0]
     return first.seconds < FEW_SECONDS or first.waiting > MOSTLY or spins_on(case.history, first.uuid)
 
 
-RULES = (
-    Rule(CPU_TRAINING, cpu_training),
-    Rule(BALANCED, balanced),
-)
+RULES = (Rule(CPU_TRAINING, cpu_training), Rule(BALANCED, balanced))

@@ -16,16 +16,24 @@ from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, wa
 from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.cpu import crowds_itself
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, certainty, slow
+from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, Line, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
-from perfwatch.verdict import Alternative, Culprit, Evidence, Level, Outcome
+from perfwatch.verdict import Culprit, Evidence, Level, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Process, Stack
 
 STRAGGLING = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
 EXPOSED = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
+LAST = Line(STRAGGLING, "{how}", but=(("stalled_collective", "{counted}"),), next=("perfwatch attach {pid} --watch",))
+NOT_HIDDEN = Line(
+    EXPOSED,
+    "communication is not hidden behind computing: {how}",
+    but=(
+        ("straggling_rank", "all ranks wait about equally long{counted}"),
+        ("memory_bound_gpu", "what is moved goes to the other ranks"),
+    ),
+)
 
 VICTIMS_WAIT = 0.25  # of a victim's time in collectives
 RATIO = 3.0  # victims wait so many times as long as the straggler
@@ -106,16 +114,15 @@ def _late(case: Case, told: Late) -> Outcome:
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
     found = slow(
         case,
-        STRAGGLING,
+        LAST,
         late,
-        lost=told.lost,
+        told.lost,
         explains=1.0,
         confidence=min(told.sure, max(Level.HIGH, certainty(told.lost))),
-        summary=f"rank {late.rank} is last again and again: {told.how}; {why.words}",
-        evidence=(*told.evidence, *why.evidence),
         culprits=(why.culprit,),
-        alternatives=(Alternative(cause="stalled_collective", refuted_by=counted),),
-        next=(f"perfwatch attach {late.pid} --watch",),
+        before=(*told.evidence, *why.evidence),
+        how=f"rank {late.rank} is last again and again: {told.how}; {why.words}",
+        counted=counted,
     )
     return msgspec.structs.replace(found, owner=why.owner)
 
@@ -179,7 +186,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     how += ", or by turns for each other" if by_turns else ""
     # Of a model so small that half of its step goes to the others is no fault of the fabric.
     sure = certainty(least) if least >= MOST_OF_IT and not by_turns else min(Level.HIGH, certainty(least))
-    counts = CROWDED if least < MOST_OF_IT or crowds_itself(case, ranks[0].pid) else 1.0
+    counts = CROWDED if least < MOST_OF_IT else 1.0
     if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
         counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
     return _exposed(case, ranks[0], counts * least, how, (*_waiting(case, ranks, waits), network), sure)
@@ -225,21 +232,19 @@ def _exposed(
 ) -> Outcome:
     place = _called_at(case, rank)
     counted = " and RAS sees their counts grow" if growing(case) else ""
-    return slow(
+    culprits = (Culprit(pid=rank.pid, frame=place),) if place else ()
+    found = slow(
         case,
-        EXPOSED,
+        NOT_HIDDEN,
         rank,
-        lost=lost,
-        summary=f"communication is not hidden behind computing: {how}",
-        evidence=evidence,
-        culprits=(Culprit(pid=rank.pid, frame=place),) if place else (),
+        lost,
+        culprits=culprits,
         confidence=confidence,
-        alternatives=(
-            Alternative(cause="straggling_rank", refuted_by=f"all ranks wait about equally long{counted}"),
-            Alternative(cause="memory_bound_gpu", refuted_by="what is moved goes to the other ranks"),
-        ),
-        next=advice or ((_overlaps(place), LESS) if place else (LESS, SHARDED)),
+        before=evidence,
+        how=how,
+        counted=counted,
     )
+    return msgspec.structs.replace(found, next=advice or ((_overlaps(place), LESS) if place else (LESS, SHARDED)))
 
 
 def _called_at(case: Case, rank: Member) -> str | None:

@@ -1,6 +1,8 @@
 """What the machine takes from the job: CPU time by a quota, by other processes or by too many threads of its own; memory; /dev/shm."""
 
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
@@ -8,26 +10,19 @@ from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.cpu import (
-    BUSY_PER_CPU,
-    CROWD_PER_CPU,
-    DELAYED_SHARE,
-    Demand,
-    allowed_cpus,
-    burnt_by_others,
-    confined,
-    delay_share,
-    demand,
-    sharers,
-    steal_share,
-)
+from perfwatch.triage.shares import cpu
+from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import saves
-from perfwatch.triage.shares.starving import starving
+from perfwatch.triage.shares.thresholds import MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
-    NOW_SECONDS,
+    LOST_SHARE,
+    RESIDUE,
     WINDOW_SECONDS,
+    Facts,
+    Line,
+    Saw,
     asleep_share,
     behind,
     certainty,
@@ -37,7 +32,7 @@ from perfwatch.triage.slowness import (
 )
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import show, user_frame
-from perfwatch.verdict import Alternative, Evidence, Level, Outcome
+from perfwatch.verdict import Evidence, Level, Outcome
 from perfwatch_probes import readings as r
 
 THROTTLED_CPU = Cause("throttled_cpu", "slow", "node", (r.Cgroup,))
@@ -46,24 +41,22 @@ SHARED_MEMORY_EXHAUSTED = Cause("shared_memory_exhausted", "slow", "node", (r.Ho
 OVERSUBSCRIBED_THREADS = Cause("oversubscribed_threads", "slow", "user_code", (r.Thread,))
 CONTENDED_CPU = Cause("contended_cpu", "slow", "node", (r.Thread, r.Host))
 
-# CPU
-THROTTLED_SHARE = 0.15  # of the periods of a quota
-STEAL_SHARE = 0.25  # a shared host takes 0.1 to 0.2 now and then, and the job goes on as fast as ever there
-# Of the CPU time used, by processes outside of the job. A neighbour of nice 4 on the job's only core uses 0.29. On CPUs that the
-# job is confined to and does not fill, only others can delay it: perfwatch itself uses 0.07 to 0.17 there, which is subtracted.
-OTHERS_SHARE = 0.3
-OTHERS_ON_CONFINED_CPUS = 0.1
-MOSTLY_OTHERS = 0.5
-STRETCH = 0.5  # a crowded machine makes every other cause worse: one that explains half as much is named instead
-MOST_NAMED = 4
-# Memory
-FAULTS_PER_SECOND = 50.0  # major faults; a healthy loop has none after its first epoch
-REFAULTS_PER_SECOND = 50.0  # pages that were evicted and are needed again
-NEAR_LIMIT = 0.95
-STALL_SHARE = 0.05  # PSI, memory, some
-OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does
-FULL_SHARE = 0.9  # of /dev/shm
-WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one
+DELAYED = Saw("schedstat", "waits for a CPU", "{delay:.0%} of the time runnable but not running", "below 5 %")
+THROTTLED = Line(
+    THROTTLED_CPU,
+    "the CPU quota{quota} stops the job in {share:.0%} of its periods",
+    (
+        Saw(
+            "cgroup",
+            "throttled",
+            "{throttled:.0f} of {periods:.0f} periods, {stopped:.2f} s per second over all threads",
+            "0 periods",
+            "{path}",
+        ),
+    ),
+    (("contended_cpu", "the group itself is throttled"),),
+    ("raise the container's CPU limit (cpu.max), or use fewer threads and workers",),
+)
 
 
 def judge_throttled_cpu(case: Case) -> Outcome:
@@ -73,26 +66,25 @@ def judge_throttled_cpu(case: Case) -> Outcome:
             periods = case.history.growth(r.Cgroup, path, of=lambda g: g.periods, seconds=WINDOW_SECONDS)
             throttled = case.history.growth(r.Cgroup, path, of=lambda g: g.throttled_periods, seconds=WINDOW_SECONDS)
             stopped = case.history.rate(r.Cgroup, path, of=lambda g: g.throttled_seconds, seconds=WINDOW_SECONDS)
-            if not periods or not throttled or periods[0] <= 0 or throttled[0] / periods[0] < THROTTLED_SHARE:
+            if not periods or not throttled or periods[0] <= 0 or throttled[0] / periods[0] < LOST_SHARE:
                 continue
             latest = case.history.latest(r.Cgroup, path)
             quota = latest.reading.quota_cpus if latest else None
             share = throttled[0] / periods[0]
             lost = _lost_by_quota(case, rank, share, stopped)
-            observed = (
-                f"{throttled[0]:.0f} of {periods[0]:.0f} periods, {stopped or 0:.2f} s per second over all threads"
-            )
             return slow(
                 case,
-                THROTTLED_CPU,
+                THROTTLED,
                 rank,
-                lost=lost or 0.0,
+                lost or 0.0,
                 confidence=noted(lost, max(Level.HIGH, certainty(lost or 0.0))),
-                summary=f"the CPU quota{f' of {quota:g} CPUs' if quota else ''} stops the job in {share:.0%} of its periods",
-                evidence=(case.saw("cgroup", path, "throttled", observed, "0 periods"),),
                 culprits=(),
-                alternatives=(Alternative(cause="contended_cpu", refuted_by="the group itself is throttled"),),
-                next=("raise the container's CPU limit (cpu.max), or use fewer threads and workers",),
+                quota=f" of {quota:g} CPUs" if quota else "",
+                share=share,
+                throttled=throttled[0],
+                periods=periods[0],
+                stopped=stopped or 0.0,
+                path=path,
             )
     return None
 
@@ -110,75 +102,95 @@ def _lost_by_quota(case: Case, rank: Member, share: float, stopped: float | None
     return min(share, *longest) if longest else None
 
 
+MOST_NAMED = 4
+WANT_CPUS = Line(
+    OVERSUBSCRIBED_THREADS,
+    "{threads} threads of the job want to run on {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time",
+    (
+        Saw(
+            "thread",
+            "more busy threads than CPUs",
+            "{threads} busy threads, {cpus:.0f} CPUs allowed",
+            "at most {cpus:.0f}",
+            "the job",
+        ),
+        DELAYED,
+    ),
+    (("contended_cpu", "the job itself uses the CPU time"),),
+    ("OMP_NUM_THREADS={each}", "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job"),
+)
+OWN_THREADS = replace(WANT_CPUS, next=("let fewer of these threads compute at once, or give the job more CPUs",))
+
+
 def judge_oversubscribed_threads(case: Case) -> Outcome:
     """Fires if the job's own threads crowd its CPUs."""
     for rank, _ in working(case):
-        if case.progress[rank.pid].kind != "moving":
+        cpus, wanted = cpu.allowed_cpus(case, rank.pid), cpu.demand(case, rank.pid)
+        if case.progress[rank.pid].kind != "moving" or cpus is None or wanted is None:
             continue
-        cpus, wanted = allowed_cpus(case, rank.pid), demand(case, rank.pid)
-        if cpus is None or wanted is None:
+        late = starving(case)
+        others = cpu.burnt_by_others(case, rank.pid)
+        delay = cpu.delay_share(case, rank.pid) or 0.0
+        threads = len(wanted.difference(late.producers if late is not None else ()))
+        alone = cpu.confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
+        least = cpus + 1 if alone and late is None else cpu.BUSY_PER_CPU * cpus + 1
+        if threads < least or delay < cpu.DELAYED_SHARE:
             continue
-        late, others, delay = starving(case), burnt_by_others(case, rank.pid), wanted.delay_share(rank.pid, case)
-        threads = len(wanted.wanting.difference(late.producers if late is not None else ()))
-        alone = confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
-        least = cpus + 1 if alone and late is None else BUSY_PER_CPU * cpus + 1
-        if threads < least or delay < DELAYED_SHARE:
-            continue
-        if others is not None and others > MOSTLY_OTHERS and threads < CROWD_PER_CPU * cpus:
+        if others is not None and others > MOSTLY and threads < cpu.CROWD_PER_CPU * cpus:
             continue
         beside = _beside(case, rank, wanted)
-        own = 2 * len(beside) > wanted.threads
-        where = f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}" if own else ""
+        own = 2 * len(beside) > len(wanted)
+        needed = _may_need_them(case, rank, wanted, others, cpus)
         return slow(
             case,
-            OVERSUBSCRIBED_THREADS,
+            OWN_THREADS if own else WANT_CPUS,
             rank,
-            lost=delay,
-            confidence=Level.MEDIUM
-            if _may_need_them(case, rank, wanted, others, cpus)
-            else max(Level.HIGH, certainty(delay)),
+            delay,
+            confidence=Level.MEDIUM if needed else max(Level.HIGH, certainty(delay)),
             culprits=tuple(map(culprit, beside[:MOST_NAMED])) if own else None,
-            summary=f"{wanted.threads} threads of the job want to run on {cpus:.0f} CPUs{where}; "
-            f"the training thread waits for a CPU {delay:.0%} of the time",
-            evidence=(
-                case.saw(
-                    "thread",
-                    "the job",
-                    "more busy threads than CPUs",
-                    f"{wanted.threads} busy threads, {cpus:.0f} CPUs allowed",
-                    f"at most {cpus:.0f}",
-                ),
-                _waits_for_a_cpu(case, rank, delay),
-            ),
-            alternatives=(Alternative(cause="contended_cpu", refuted_by="the job itself uses the CPU time"),),
-            next=("let fewer of these threads compute at once, or give the job more CPUs",)
-            if own
-            else (
-                f"OMP_NUM_THREADS={max(1, int(cpus // max(1, sharers(case, rank.pid))))}",
-                "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job",
-            ),
+            threads=len(wanted),
+            cpus=cpus,
+            delay=delay,
+            where=f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}" if own else "",
+            each=max(1, int(cpus // max(1, cpu.sharers(case, rank.pid)))),
         )
     return None
 
 
-def _waits_for_a_cpu(case: Case, rank: Member, delay: float) -> Evidence:
-    observed = f"{delay:.0%} of the time runnable but not running"
-    return case.saw("schedstat", f"pid {rank.pid}", "waits for a CPU", observed, "below 5 %")
-
-
-def _beside(case: Case, rank: Member, wanted: Demand) -> list[Node]:
+def _beside(case: Case, rank: Member, wanted: cpu.Demand) -> list[Node]:
     """The threads that the program started beside its training thread and that want a CPU, if they are at lines of its own."""
     tids = (tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread)
-    nodes = (node_of(case.history, case.job, rank.pid, tid) for tid in tids if (rank.pid, tid) in wanted.wanting)
+    nodes = (node_of(case.history, case.job, rank.pid, tid) for tid in tids if (rank.pid, tid) in wanted)
     return [node for node in nodes if node.frame is not None]
 
 
-def _may_need_them(case: Case, rank: Member, wanted: Demand, others: float | None, cpus: float) -> bool:
+def _may_need_them(case: Case, rank: Member, wanted: cpu.Demand, others: float | None, cpus: float) -> bool:
     """True if there may just be too much work for these CPUs: by other processes, or by DataLoader workers of one thread each."""
-    shared = others is not None and others >= OTHERS_SHARE and wanted.threads < CROWD_PER_CPU * cpus
+    shared = others is not None and others >= OTHERS_SHARE and len(wanted) < cpu.CROWD_PER_CPU * cpus
     workers = {(worker.pid, worker.pid) for worker in case.job.workers(rank.pid)}
-    needed = len(wanted.wanting - workers) < BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted.wanting)
+    needed = len(wanted - workers) < cpu.BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted)
     return shared or needed
+
+
+# Of the CPU time used, by processes outside of the job. A neighbour of nice 4 on the job's only core uses 0.29. On CPUs that the
+# job is confined to and does not fill, only others can delay it: perfwatch itself uses 0.07 to 0.17 there, which is subtracted.
+OTHERS_SHARE, OTHERS_ON_CONFINED_CPUS = OFTEN, NOTABLE
+CONTENDED = Line(
+    CONTENDED_CPU,
+    "the training thread waits for a CPU {delay:.0%} of the time while other processes use {others:.0%} of the CPU time{stolen}",
+    (
+        DELAYED,
+        Saw(
+            "host",
+            "used outside the job",
+            "{others:.0%} of the CPU time used, steal {steal:.0%}",
+            "below {least:.0%}",
+            "{where}",
+        ),
+    ),
+    (("oversubscribed_threads", "only {crowd} threads of the job want to run"),),
+    ("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
+)
 
 
 def judge_contended_cpu(case: Case) -> Outcome:
@@ -186,50 +198,56 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
     Never sure: a crowded machine hides what else is slow.
     """
-    for rank, _ in sorted(working(case), key=lambda one: -(delay_share(case, one[0].pid) or 0.0)):
-        if case.progress[rank.pid].kind != "moving":
+    for rank, _ in sorted(working(case), key=lambda one: -(cpu.delay_share(case, one[0].pid) or 0.0)):
+        delay = cpu.delay_share(case, rank.pid)
+        others = cpu.burnt_by_others(case, rank.pid)
+        steal = cpu.steal_share(case) or 0.0
+        stolen = steal >= cpu.DELAYED_SHARE
+        if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= cpu.DELAYED_SHARE or stolen):
             continue
-        delay, others, steal = delay_share(case, rank.pid), burnt_by_others(case, rank.pid), steal_share(case)
-        stolen = steal is not None and steal >= STEAL_SHARE
-        if delay is None or not (delay >= DELAYED_SHARE or stolen):
-            continue
-        wanted, cpus, own = demand(case, rank.pid), allowed_cpus(case, rank.pid), confined(case, rank.pid)
-        crowd = wanted.threads if wanted else 0
+        crowd = len(cpu.demand(case, rank.pid) or ())
+        cpus = cpu.allowed_cpus(case, rank.pid)
+        own = cpu.confined(case, rank.pid)
         least = OTHERS_ON_CONFINED_CPUS if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least or (cpus is not None and crowd > 2 * cpus + 1)):
             continue
-        lost = max(delay, steal or 0.0)
+        lost = max(delay, steal)
         return slow(
             case,
-            CONTENDED_CPU,
+            CONTENDED,
             rank,
-            lost=lost,
-            explains=STRETCH * lost,
-            summary=f"the training thread waits for a CPU {delay:.0%} of the time while other processes use {others or 0:.0%} "
-            f"of the CPU time{f' and {steal:.0%} is stolen by the hypervisor' if stolen else ''}",
+            lost,
+            explains=RESIDUE * lost,
             confidence=Level.MEDIUM,
-            evidence=(
-                _waits_for_a_cpu(case, rank, delay),
-                case.saw(
-                    "host",
-                    "host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}",
-                    "used outside the job",
-                    f"{others or 0:.0%} of the CPU time used, steal {steal or 0:.0%}",
-                    f"below {least:.0%}",
-                ),
-            ),
             culprits=(),
-            alternatives=(
-                Alternative(cause="oversubscribed_threads", refuted_by=f"only {crowd} threads of the job want to run"),
-            ),
-            next=("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
+            delay=delay,
+            others=others or 0.0,
+            steal=steal,
+            stolen=f" and {steal:.0%} is stolen by the hypervisor" if stolen else "",
+            least=least,
+            crowd=crowd,
+            where="host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}",
         )
     return None
 
 
+# major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
+FAULTS_PER_SECOND = 50.0
+NEAR_LIMIT = 0.95
+STALL_SHARE = 0.05  # PSI, memory, some
+OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does
+PRESSED = Line(
+    MEMORY_PRESSURE,
+    "memory is short: {faults:,.0f} major page faults a second; {scarce.observed}",
+    (Saw("usage", "waits for pages", "{faults:,.0f} major faults/s", "0"),),
+    (("starved_by_storage", "the reads are page faults, and memory is at its limit"),),
+    ("raise the memory limit, or use fewer workers",),
+)
+
+
 def judge_memory_pressure(case: Case) -> Outcome:
     """Fires on many major faults together with a sign of scarce memory."""
-    for rank, _ in working(case):
+    for rank, seen in working(case):
         pids = [member.pid for member in case.job.of_rank(rank.pid) if member.alive]
         rates = (
             case.history.rate(r.ProcessUsage, pid, of=lambda u: float(u.major_faults), seconds=WINDOW_SECONDS)
@@ -239,26 +257,9 @@ def judge_memory_pressure(case: Case) -> Outcome:
         if faults < FAULTS_PER_SECOND or not (scarce := _scarce(case)):
             continue
         lost = _lost_by_faults(case, rank)
-        return slow(
-            case,
-            MEMORY_PRESSURE,
-            rank,
-            explains=behind(lost),
-            lost=lost or 0.0,
-            confidence=noted(lost, Level.CERTAIN),
-            frame=besides_training(case.profile(rank, WINDOW_SECONDS)),
-            summary=f"memory is short: {faults:,.0f} major page faults a second; {scarce[0].observed}",
-            evidence=(
-                case.saw("usage", f"pid {rank.pid}", "waits for pages", f"{faults:,.0f} major faults/s", "0"),
-                *scarce,
-            ),
-            alternatives=(
-                Alternative(
-                    cause="starved_by_storage", refuted_by="the reads are page faults, and memory is at its limit"
-                ),
-            ),
-            next=("raise the memory limit, or use fewer workers",),
-        )
+        sure, facts = noted(lost, Level.CERTAIN), Facts(frame=besides_training(seen), faults=faults)
+        more = Facts(explains=behind(lost), more=scarce, scarce=scarce[0])
+        return slow(case, PRESSED, rank, lost or 0.0, confidence=sure, **facts, **more)
     return None
 
 
@@ -285,11 +286,9 @@ def _scarce(case: Case) -> tuple[Evidence, ...]:
     """What says that memory is short."""
     groups = (case.history.latest(r.Cgroup, path) for (path,) in case.history.entities(r.Cgroup))
     found = [one for group in groups if group is not None and (one := _at_its_limit(case, group)) is not None]
-    stalled = _stalled(case)
-    if stalled > STALL_SHARE:
+    if (stalled := _stalled(case)) > STALL_SHARE:
         found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 5 %"))
-    swapped = case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS)
-    if swapped:
+    if swapped := case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS):
         found.append(case.saw("host", "host", "swap is read", f"{swapped / 2**20:.1f} MiB/s", "0"))
     return tuple(found)
 
@@ -298,31 +297,37 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     """That a control group is at its memory limit; None if it is full of the pages of files that are read once."""
     group, history = seen.reading, case.history
     back = history.rate(r.Cgroup, group.path, of=lambda g: g.refaulted_pages, seconds=WINDOW_SECONDS)
-    if back is not None and back < REFAULTS_PER_SECOND:
+    if back is not None and back < FAULTS_PER_SECOND:
         return None
     if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
-    hits = history.growth(
-        r.Cgroup,
-        group.path,
-        of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)),
-        seconds=WINDOW_SECONDS,
-    )
+    hits = history.growth(r.Cgroup, group.path, of=_hits, seconds=WINDOW_SECONDS)
     if not hits or hits[0] <= 0:
         return None
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
+
+
+def _hits(group: r.Cgroup) -> float:
+    return float((group.memory_max_events or 0) + (group.memory_high_events or 0))
+
+
+WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one
+SHM_FULL = Line(
+    SHARED_MEMORY_EXHAUSTED,
+    "/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
+    but=(("memory_pressure", "it is /dev/shm that is full"),),
+    next=("docker run --shm-size=8g, or an emptyDir with medium: Memory", "df -h /dev/shm; ls -lS /dev/shm | head"),
+)
 
 
 def judge_shared_memory_exhausted(case: Case) -> Outcome:
     """Fires if the job's /dev/shm is almost full. A loader that fails for it removes its batches: there is room for a moment."""
     lately = reversed(case.history.series(r.Host, seconds=NOW_SECONDS))
     host = max(lately, key=_used_share, default=case.latest_host())
-    if host is None or (used := _used_share(host)) < FULL_SHARE:
+    if host is None or (used := _used_share(host)) < NEARLY_ALL:
         return None
     newest = case.latest_host()
-    now = "is" if newest is None or newest.at <= host.at else "was just now"
-    filled, room = (host.reading.shm_used_bytes or 0) / 2**20, (host.reading.shm_total_bytes or 0) / 2**20
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
         ended = [worker for worker in case.job.workers(rank.pid) if _ended_lately(case, worker)]
@@ -330,25 +335,23 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
         died = any(worker.ended is not None and (worker.ended.exit_code or worker.ended.signal) for worker in ended)
         if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
-        saving = seen.share_where(lambda stack: saves(case, stack))
+        saving = seen.share_where(partial(saves, case))
         lost = 1.0 if failed else saving + seen.share("loader_start", "loader_stop")
         # Workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm.
-        costs = died or saving > 0
+        sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
         return slow(
             case,
-            SHARED_MEMORY_EXHAUSTED,
+            SHM_FULL,
             rank,
+            lost,
             explains=behind(lost),
-            lost=lost,
-            confidence=noted(lost, Level.HIGH if costs and seen.samples >= FEW_SAMPLES else Level.MEDIUM),
+            confidence=noted(lost, sure),
             frame=_writer(case, seen) or besides_training(seen),
-            summary=f"/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
-            evidence=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
-            alternatives=(Alternative(cause="memory_pressure", refuted_by="it is /dev/shm that is full"),),
-            next=(
-                "docker run --shm-size=8g, or an emptyDir with medium: Memory",
-                "df -h /dev/shm; ls -lS /dev/shm | head",
-            ),
+            before=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
+            now="is" if newest is None or newest.at <= host.at else "was just now",
+            used=used,
+            filled=(host.reading.shm_used_bytes or 0) / 2**20,
+            room=(host.reading.shm_total_bytes or 0) / 2**20,
         )
     return None
 
@@ -366,24 +369,19 @@ def _ended_lately(case: Case, worker: Member) -> bool:
 
 def _writer(case: Case, seen: Profile) -> r.Frame | None:
     """The busiest line of the function that writes and takes most time, with its opening and syncing of files."""
-    at = [(frame, one.reading) for one in seen.sights if (frame := user_frame(one.reading)) is not None]
     saving: Counter[tuple[str, str]] = Counter()
-    for frame, stack in at:
-        if saves(case, stack):
-            saving[_function(frame)] += stack.samples
-    writers = {function for function, samples in saving.items() if samples >= WRITES * saving.total()}
     spent: Counter[tuple[str, str]] = Counter()
-    for frame, stack in at:
-        if _function(frame) in writers:
-            spent[_function(frame)] += stack.samples
-    if not spent:
+    for one in seen.sights:
+        if (frame := user_frame(one.reading)) is not None:
+            spent[frame.function, frame.file] += one.reading.samples
+            saving[frame.function, frame.file] += one.reading.samples if saves(case, one.reading) else 0
+    writers = [one for one in spent if saving[one] and saving[one] >= WRITES * saving.total()]
+    if not writers:
         return None
-    busiest = spent.most_common(1)[0][0]
-    return seen.top_line(lambda stack: (frame := user_frame(stack)) is not None and _function(frame) == busiest)
-
-
-def _function(frame: r.Frame) -> tuple[str, str]:
-    return frame.function, frame.file
+    busiest = max(writers, key=lambda one: spent[one])
+    return seen.top_line(
+        lambda stack: (frame := user_frame(stack)) is not None and (frame.function, frame.file) == busiest
+    )
 
 
 RULES = (

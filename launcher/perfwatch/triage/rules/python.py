@@ -1,23 +1,19 @@
 """Python holds training up: loops, hooks, the garbage collector, debugging aids, locks."""
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.triage.cards.accelerated import (
-    Accelerated,
-    accelerated,
-    has_gaps,
-    launching_share,
-    monitored,
-    slow_on_gpu,
-    sync_share,
-)
+from perfwatch.triage.cards.accelerated import accelerated, has_gaps, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.debugging import Aid, aids, profiles, tool_above, waiting
+from perfwatch.triage.shares.data import starving, turns
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import (
@@ -28,14 +24,15 @@ from perfwatch.triage.shares.python import (
     called_back,
     calls_back,
     keeps_gil,
+    mode_on,
     native_profile,
     python_called_back,
 )
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.starving import starving, turns
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
+    FEW_TIMES,
     HIGH,
     LATELY_SECONDS,
     MEDIUM,
@@ -46,172 +43,215 @@ from perfwatch.triage.shares.thresholds import (
     TWICE,
 )
 from perfwatch.triage.shares.training import decodes
-from perfwatch.triage.slowness import LOST_SHARE, NOTED, certainty, in_samples, slow, telling, working
+from perfwatch.triage.slowness import (
+    LOST_SHARE,
+    NOTED,
+    RESIDUE,
+    Line,
+    Saw,
+    Share,
+    certainty,
+    noted,
+    samples,
+    slow,
+    working,
+)
 from perfwatch.triage.waits.gil import kept_from_gil
 from perfwatch.triage.waits.locks import acquires, free, holds
-from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.code import calling_line, line_of, lock_taken
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags
-from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
+from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
+from perfwatch.verdict import Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
-RETURNS = 3  # stretches, at least, of what is done in each step
-
-
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
+GARBAGE_COLLECTION = Cause("garbage_collection", "slow", "user_code", (Stack,))
+DEBUG_APIS_ON = Cause("debug_apis_on", "slow", "user_code", (Stack,))
+CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
 COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
-RESIDUE = 0.5  # every host-side cause leaves the card waiting: one that explains half as much is the better answer
+# What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle.
+COMPUTES = ("Python computes at {at}", "write {at} with tensors or a native library, without loops in Python")
+IDLES = (
+    "the host computes itself, mostly at {at}",
+    "compute on the GPU what {at} computes on the host, less often, or with more CPU threads",
+)
+LAUNCHES = (
+    "Python launches kernels more slowly than the card runs them, mostly at {at}",
+    'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
+)
+CARD_WAITS = Line(
+    HOST_BOUND_PYTHON,
+    "the GPU waits for the host {card.waiting:.0%} of the time: {does}",
+    (
+        units("waits between kernels", "a kernel resident all the time"),
+        Saw("schedstat", "the training thread runs", "{runs:.0%} of a core", "waits for the GPU"),
+        Saw(
+            "stack",
+            "launches or computes, and waits neither for data nor for the card",
+            "{launching:.0%} of {seen.samples} samples, {syncs:.0%} in synchronisations",
+            "a part of the time in synchronisations",
+        ),
+    ),
+    (("synchronising", "only {syncs:.0%} of the samples wait for the card"),),
+    ("{helps}",),
+)
 
 
 def host_bound_python(case: Case) -> Outcome:
     """Fires on a card that waits while the host runs as fast as it can, and on steps on a CPU that loops of Python hold up."""
     for one in accelerated(case):
-        seen = one.profile
+        seen, card = one.profile, one.card
         if decodes(seen, case.steps(one.rank)):
             continue
-        if not has_gaps(one.card) or one.card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
+        if not has_gaps(card) or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
         if one.runs < MOSTLY or launching < MOSTLY or syncs >= NOTABLE:
             continue
-        lost = min(one.card.waiting, launching)
-        moved = traffic_mib_per_second(case.history, one.card)
+        lost, moved = min(card.waiting, launching), traffic_mib_per_second(case.history, card)
         copies = moved is None or moved >= COPIES_MIB_PER_SECOND
         line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
-        frame = show(line)
-        does, helps = _does(one, frame, _computes_at(seen, line))
+        does, helps = COMPUTES if _computes_at(seen, line) else IDLES if card.kind == "idle" else LAUNCHES
         return slow_on_gpu(
             case,
-            HOST_BOUND_PYTHON,
+            CARD_WAITS,
             one,
-            lost=lost,
+            lost,
             explains=RESIDUE * lost,
             confidence=min(certainty(lost), MEDIUM if copies else 1.0),
-            frame=frame,
-            summary=f"the GPU waits for the host {one.card.waiting:.0%} of the time: {does}",
-            evidence=(
-                monitored(case, one, "waits between kernels", "a kernel resident all the time"),
-                case.saw(
-                    "schedstat",
-                    f"pid {one.rank.pid}",
-                    "the training thread runs",
-                    f"{one.runs:.0%} of a core",
-                    "waits for the GPU",
-                ),
-                case.saw(
-                    "stack",
-                    f"pid {one.rank.pid}",
-                    "launches or computes, and waits neither for data nor for the card",
-                    f"{launching:.0%} of {seen.samples} samples, {syncs:.0%} in synchronisations",
-                    "a part of the time in synchronisations",
-                ),
-            ),
-            alternatives=(
-                Alternative(cause="synchronising", refuted_by=f"only {syncs:.0%} of the samples wait for the card"),
-            ),
-            next=(helps,),
+            frame=show(line),
+            runs=one.runs,
+            launching=launching,
+            syncs=syncs,
+            does=does.format(at=show(line)),
+            helps=helps.format(at=show(line)),
         )
-    return holds_up_steps(case, HOST_BOUND_PYTHON)
-
-
-def _does(one: Accelerated, frame: str | None, plain: bool) -> tuple[str, str]:
-    """What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle."""
-    if plain:
-        return f"Python computes at {frame}", f"write {frame} with tensors or a native library, without loops in Python"
-    if one.card.kind == "idle":
-        return (
-            f"the host computes itself, mostly at {frame}",
-            f"compute on the GPU what {frame} computes on the host, less often, or with more CPU threads",
-        )
-    return (
-        f"Python launches kernels more slowly than the card runs them, mostly at {frame}",
-        'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
-    )
-
-
-def _in_function(frame: Frame, stack: Stack) -> bool:
-    """True if a stack is in the function of a frame, and in nothing that it calls."""
-    return bool(stack.frames) and (stack.frames[0].function, stack.frames[0].file) == (frame.function, frame.file)
+    return holds_up_steps(case)
 
 
 def _computes_at(seen: Profile, frame: Frame | None) -> bool:
-    """True if most of the time goes into Python of one function, which keeps the GIL."""
-    if frame is None:
-        return False
-    within = partial(_in_function, frame)
+    """True if most of the time goes into Python of one function, which keeps the GIL, and into nothing that it calls."""
+
+    def within(stack: Stack) -> bool:
+        inner = stack.frames[:1]
+        return frame is not None and any((one.function, one.file) == (frame.function, frame.file) for one in inner)
+
     return seen.share_where(within) >= MOSTLY and keeps_gil(seen, within)
 
 
-GARBAGE_COLLECTION = Cause("garbage_collection", "slow", "user_code", (Stack,))
+NOT_TORCH = (("cpu_training", "it is not torch that computes there"),)
+HELD_UP = Line(
+    HOST_BOUND_PYTHON,
+    "Python that torch calls back within each step, {at}, takes {lost:.0%} of the time{where}",
+    (
+        Saw(
+            "stack",
+            "turns in loops of Python below {at}",
+            "{lost:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL, {one.released} without",
+            "arithmetic of torch, without the GIL",
+        ),
+    ),
+    NOT_TORCH,
+    ("write {at} with tensors, without loops in Python, or let it look at fewer steps",),
+)
+
+
+def holds_up_steps(case: Case) -> Finding | None:
+    """Fires on a rank without work for a card whose steps are held up by Python that torch calls back."""
+    found = [(rank, seen, one) for rank, seen in working(case) if (one := _without_a_card(case, rank)) is not None]
+    if not found:
+        return HOOKED_LIBRARY.judge(case)
+    rank, seen, one = max(found, key=lambda each: each[2].share)
+    inner, few = show(seen.top_line(lambda stack: called_back(stack) == one.frame)), one.owned < TWICE
+    sure = NOTED if few else HIGH if one.owned < OWNED_LOOKS else CERTAIN
+    return slow(
+        case,
+        HELD_UP,
+        rank,
+        one.share,
+        frame=one.frame,
+        confidence=min(certainty(one.share), sure),
+        decides_in_seconds=max(0.0, LATELY_SECONDS - seen.seconds) if few else 0.0,
+        seen=seen,
+        one=one,
+        where=f", mostly at {inner}" if inner != show(one.frame) else "",
+    )
+
+
+def _without_a_card(case: Case, rank: Member) -> CalledBack | None:
+    """What is Python there, of a rank whose cards, if it has any, are given nothing to do: else they tell what it costs."""
+    found = None if _uses_a_card(case, rank) else python_called_back(case, rank)
+    return found if found is not None and found.is_python else None
+
+
+def _uses_a_card(case: Case, rank: Member) -> bool:
+    return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, LATELY_SECONDS))
+
+
+def _in_hooked_library(_: Case, stack: Stack) -> bool:
+    """True if a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
+    path = callback_path(stack)
+    if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
+        return False
+    return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
+
+
+HOOKED_LIBRARY = Share(
+    Line(
+        HOST_BOUND_PYTHON,
+        "a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch",
+        (samples("is in another library than torch below a hook", "arithmetic of torch"),),
+        NOT_TORCH,
+        ("let {at} look at fewer steps, or at less, or with tensors",),
+    ),
+    _in_hooked_library,
+    times=FEW_TIMES,
+    given=lambda case, rank, _: not _uses_a_card(case, rank),
+    ceiling=HIGH,
+)
+
 
 COLLECTING = frozenset({"gc.collect", "collect"})
 # CPython 3.10 to 3.13, gcmodule.c / gc.c.
-COLLECTOR = (
-    "gc_collect",
-    "collect.",
-    "deduce_unreachable",
-    "subtract_refs",
-    "move_unreachable",
-    "visit_decref",
-    "visit_reachable",
-    "update_refs",
-    "untrack_",
+COLLECTOR = tuple(
+    "gc_collect collect. deduce_unreachable subtract_refs move_unreachable visit_decref visit_reachable update_refs untrack_".split()
+)
+COLLECTS = Line(
+    GARBAGE_COLLECTION,
+    "garbage collection takes {lost:.0%} of the training thread's time{where}",
+    (
+        samples("calls gc.collect", "0 %", "calls", optional=True),
+        Saw("native", "is in the collector", "{inside:.0%} of the native profile", "below 3 %", share="inside"),
+    ),
+    (("endless_python", "steps go on"),),
+    ("gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop",),
 )
 
 
 def garbage_collection(case: Case) -> Outcome:
     """Fires when the collector costs a good part of the training thread's time."""
-    found = _collecting(case)
-    if not found:
-        return None
+    calling = partial(collects, case)
+    shares = [(rank, seen, seen.share_where(calling), _share_in_collector(case, rank)) for rank, seen in working(case)]
+    least = max(LOST_SHARE, NEARLY_ALL * max((max(one[2:]) for one in shares), default=0.0))
     # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
-    most = max(lost for _, _, lost in found)
-    alike = [one for one in found if one[2] >= NEARLY_ALL * most]
-    rank, seen, lost = max(alike, key=lambda one: (_resident_bytes(case, one[0]), one[2]))
-    frame = seen.top_line(lambda stack: collects(case, stack)) or seen.top_line()
+    alike = [one for one in shares if max(one[2:]) >= least]
+    if not alike:
+        return None
+    sizes = {rank.pid: case.history.latest(ProcessUsage, rank.pid) for rank, *_ in alike}
+    bytes_of = {pid: usage.reading.resident_bytes if usage else 0 for pid, usage in sizes.items()}
+    rank, seen, calls, inside = max(alike, key=lambda one: (bytes_of[one[0].pid], max(one[2:])))
+    frame = seen.top_line(calling) or seen.top_line()
+    where = f", at {show(frame)}" if frame else ""
     return slow(
-        case,
-        GARBAGE_COLLECTION,
-        rank,
-        lost=lost,
-        frame=frame,
-        summary=f"garbage collection takes {lost:.0%} of the training thread's time"
-        + (f", at {show(frame)}" if frame else ""),
-        evidence=telling(
-            case,
-            f"pid {rank.pid}",
-            ("stack", "calls gc.collect", _share_of_calls(case, seen), f"{seen.samples} samples", "0 %"),
-            ("native", "is in the collector", _share_in_collector(case, rank), "the native profile", "below 3 %"),
-        ),
-        alternatives=(Alternative(cause="endless_python", refuted_by="steps go on"),),
-        next=("gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop",),
+        case, COLLECTS, rank, max(calls, inside), frame=frame, seen=seen, calls=calls, inside=inside, where=where
     )
-
-
-def _collecting(case: Case) -> list[tuple[Member, Profile, float]]:
-    """The ranks in which the collector takes a good part of the time, and how much."""
-    found = [
-        (rank, seen, max(_share_of_calls(case, seen), _share_in_collector(case, rank))) for rank, seen in working(case)
-    ]
-    return [one for one in found if one[2] >= LOST_SHARE]
-
-
-def _resident_bytes(case: Case, rank: Member) -> int:
-    seen = case.history.latest(ProcessUsage, rank.pid)
-    return 0 if seen is None else seen.reading.resident_bytes
 
 
 def collects(case: Case, stack: Stack) -> bool:
     """True if a stack stands at a line that calls the collector."""
-    if "gc" in tags(stack):
-        return True
     line = calling_line(case.history, stack)
-    return line is not None and not COLLECTING.isdisjoint(line.calls)
-
-
-def _share_of_calls(case: Case, seen: Profile) -> float:
-    return seen.share_where(lambda stack: collects(case, stack))
+    return "gc" in tags(stack) or (line is not None and not COLLECTING.isdisjoint(line.calls))
 
 
 def _share_in_collector(case: Case, rank: Member) -> float:
@@ -221,89 +261,197 @@ def _share_in_collector(case: Case, rank: Member) -> float:
     return sum(share for symbol, share in seen.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))
 
 
-DEBUG_APIS_ON = Cause("debug_apis_on", "slow", "user_code", (Stack,))
+PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
+PROFILERS_OWN = frozenset("activities record_shapes profile_memory with_stack with_flops with_modules".split())
+SCHEDULES = frozenset({"schedule", "enabled", "**"})
+ANOMALY = frozenset({"set_detect_anomaly", "detect_anomaly"})
+FEW_STACKS = 0.03  # of the samples: formatted for anomaly detection, where it is known to be on
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+TOOLS = {  # by comm, which is cut to 15
+    "ncu": "Nsight Compute (ncu)",
+    "compute-sanitiz": "compute-sanitizer",
+    "cuda-gdb": "cuda-gdb",
+}
+AID = Line(
+    DEBUG_APIS_ON,
+    "a debugging aid is on: {first.claim} ({first.observed}){where}{around}",
+    but=(("host_bound_python", "{why}"),),
+    next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
+)
+UNDER_A_TOOL = Line(
+    DEBUG_APIS_ON,
+    "the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time",
+    (Saw("process", "runs under {tool}", "a process above it", "none"),),
+    (("host_bound_python", "what the host does passes through {tool}"),),
+    ("start it without {tool}, and look again",),
+)
 
-UNDER_TOOL_RESIDUE = 0.6  # a cause that says what the host waits for is the better answer; that Python is slow is not
+
+@dataclass(frozen=True)
+class Aid:
+    """One debugging aid that is on: the trace that it leaves, and what it costs.
+
+    Args:
+        evidence: the trace.
+        lost: the share of the time that it takes, as far as that is seen.
+        explains: the share of the time that it explains, where that is more than it takes itself.
+        sure: how sure it is that it costs anything.
+        line: the line of the program that it works at, where only the aid itself knows it.
+        around: the line around which it was switched on.
+    """
+
+    evidence: Evidence
+    lost: float = 0.0
+    explains: float = 0.0
+    sure: float = HIGH
+    line: Frame | None = None
+    around: Frame | None = None
 
 
 def debug_apis_on(case: Case) -> Outcome:
     """Fires on the traces that each debugging aid leaves."""
     for rank, seen in working(case):
-        if seen.samples < ENOUGH_SAMPLES:
-            continue
-        if found := aids(case, rank, seen):
+        if found := tuple(_aids(case, rank, seen)):
             return _aid_is_on(case, rank, seen, found)
-        if (tool := tool_above(case, rank)) and waiting(case, rank) >= LOST_SHARE:
-            return _runs_under(case, rank, tool)
+        names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
+        tool, lost = next((TOOLS[name] for name in names if name in TOOLS), ""), _waiting(case, rank)
+        if (
+            tool and lost >= LOST_SHARE
+        ):  # a cause that says what the host waits for is the better answer; that Python is slow is not
+            sure, explains = min(HIGH, certainty(lost)), 1.2 * RESIDUE * lost
+            return slow(case, UNDER_A_TOOL, rank, lost, explains=explains, confidence=sure, culprits=(), tool=tool)
     return None
 
 
 def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
     """One or more aids are on; the first has the best evidence."""
-    lost, sure = max(aid.lost for aid in found), max(aid.sure for aid in found)
-    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
-    around = found[0].around
+    lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
+    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or _profiles(stack))
     return slow(
         case,
-        DEBUG_APIS_ON,
+        AID,
         rank,
-        lost=lost,
+        lost,
         explains=max(lost, *(aid.explains for aid in found)),
         confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
         frame=frame or next((aid.line for aid in found if aid.line), None),
-        summary=f"a debugging aid is on: {found[0].evidence.claim} ({found[0].evidence.observed})"
-        + (f" at {show(frame)}" if frame else "")
-        + (f", switched on around {show(around)}" if around else ""),
-        evidence=tuple(aid.evidence for aid in found),
-        alternatives=(
-            Alternative(
-                cause="host_bound_python",
-                refuted_by="it takes the time" if lost else "it is on, whatever it costs",
-            ),
-        ),
-        next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
+        before=tuple(aid.evidence for aid in found),
+        first=found[0].evidence,
+        where=f" at {show(frame)}" if frame else "",
+        around=f", switched on around {show(around)}" if around else "",
+        why="it takes the time" if lost else "it is on, whatever it costs",
     )
 
 
-def _runs_under(case: Case, rank: Member, tool: str) -> Finding:
-    """Each CUDA call of the rank passes through a tool, and its card waits for that, if for nothing else that is known."""
-    lost = waiting(case, rank)
-    return slow(
-        case,
-        DEBUG_APIS_ON,
-        rank,
-        lost=lost,
-        explains=UNDER_TOOL_RESIDUE * lost,
-        confidence=min(HIGH, certainty(lost)),
-        culprits=(),
-        summary=f"the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time",
-        evidence=(case.saw("process", f"pid {rank.pid}", f"runs under {tool}", "a process above it", "none"),),
-        alternatives=(Alternative(cause="host_bound_python", refuted_by=f"what the host does passes through {tool}"),),
-        next=(f"start it without {tool}, and look again",),
-    )
+def _waiting(case: Case, rank: Member) -> float:
+    """Share of the time that a card of the rank waits for its host."""
+    return max((card.waiting for card in regimes(case.history, rank.pid, LATELY_SECONDS)), default=0.0)
 
 
-CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
+def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
+    """All that are on in a rank, the best seen first."""
+    pid, waiting, of = f"pid {rank.pid}", _waiting(case, rank), f"of {seen.samples} samples"
+    told, formats = bool(mode_on(case, rank, "anomaly_detection")), seen.share("format_stack", "anomaly")
+    known = told or seen.share_where(_of_anomaly) >= FEW_STACKS  # by the agent, or by frames that compiling has as well
+    held = min(waiting, formats + seen.share("backward")) if known else 0.0
+    around = partial(_line_inside, case, seen, lambda entered: entered.partition("(")[0].rpartition(".")[2] in ANOMALY)
+    if formats >= (FEW_STACKS if known else NOTABLE):
+        claim = "anomaly detection formats a stack for each operation"
+        yield Aid(case.saw("stack", pid, claim, f"{formats:.0%} {of}", "0 %"), formats, held, around=around())
+    elif held >= LOST_SHARE and told:
+        on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
+        yield Aid(on, held, around=around())
+    if (share := seen.share_where(_profiles)) >= NOTABLE:
+        yield Aid(case.saw("stack", pid, "a profiler runs in the loop", f"{share:.0%} {of}", "0 %"), share)
+    if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
+        # Each launch waits for its kernel, and the card for the next: what that costs is known of cards that were sampled.
+        weighed = bool(regimes(case.history, rank.pid, LATELY_SECONDS)) or not cards_of(case.history, rank.pid).uuids
+        sure = noted(waiting if weighed else None, HIGH)
+        yield Aid(case.saw("environment", pid, f"{BLOCKING} is set", "1", "unset"), waiting, sure=sure)
+    if always := _line_inside(case, seen, _records_for_good):
+        claim = "the loop runs inside torch's profiler"
+        yield Aid(case.saw("source", show(always) or "", claim, "no schedule", "none"), line=always)
+    usage = case.history.latest(ProcessUsage, rank.pid)
+    if usage is not None and (tracer := usage.reading.tracer_pid):
+        yield Aid(case.saw("usage", pid, "a tracer is attached", f"TracerPid {tracer}", "0", usage.at), sure=NOTED)
+
+
+def _line_inside(case: Case, seen: Profile, enters: Callable[[str], bool]) -> Frame | None:
+    """The line of the training thread that mostly stands inside a ``with`` that enters something."""
+    inside: Counter[Frame] = Counter()
+    for one in seen.sights:
+        for frame in user_frames(one.reading):
+            line = line_of(case.history, frame)
+            if line is not None and any(map(enters, line.within)):
+                inside[frame] += one.reading.samples
+                break
+    return inside.most_common(1)[0][0] if inside.total() >= MOSTLY * seen.samples and inside else None
+
+
+def _records_for_good(entered: str) -> bool:
+    """True if a ``with`` enters torch's profiler for good: a schedule, the second argument, lets it rest between windows."""
+    name, _, given = entered.rstrip(")").partition("(")
+    words = given.split(", ")
+    known = name in PROFILERS or bool(PROFILERS_OWN & set(words))  # a trainer's own profiler has a ``profile`` as well
+    return name.rpartition(".")[2] == "profile" and known and words.count("*") < 2 and not SCHEDULES & set(words)
+
+
+def _of_anomaly(stack: Stack) -> bool:
+    return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
+
+
+def _profiles(stack: Stack) -> bool:
+    """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
+    frames = (frame for frame in stack.frames if "profiler" in tags(Stack(pid=0, tid=0, frames=(frame,))))
+    names = {frame.function.rsplit(".", 1)[-1] for frame in frames}
+    return bool(names - {"__enter__", "__exit__", "__init__", "record_function"}) or "_parse_kineto_results" in names
+
 
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
+LOCKED = Line(
+    CONTENDED_LOCK,
+    "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
+    (
+        samples("waits for a lock", "below 2 %"),
+        Saw("thread", "goes on", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
+        Saw("thread", "runs meanwhile", "{runs:.0%} of a core", "", "pid {pid} thread {node.tid}", "works"),
+        Saw(
+            "source",
+            "rests where a lock of that name is held",
+            "at {owner}",
+            "lets go first",
+            "pid {pid} thread {node.tid}",
+            "rests",
+        ),
+    ),
+    (("deadlocked_locks", "it goes on again and again"),),
+    ("look at {owner}: do the slow part outside of the lock",),
+)
+IN_TURN = Line(
+    CONTENDED_LOCK,
+    "{waits}",
+    (Saw("lock", "is had by another worker", "{locked.sightings} times, by pid {named}", "free", "{locked.lock}"),),
+    (("starved_by_transforms", "most of the workers wait, one works"),),
+    ("{locked.next}",),
+)
 
 
 def contended_lock(case: Case) -> Outcome:
     """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
-    own, gil = _kept_from_lock(case) or workers_in_turn(case, CONTENDED_LOCK), kept_from_gil(case, CONTENDED_LOCK)
+    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case, CONTENDED_LOCK)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 
 
 def _kept_from_lock(case: Case) -> Finding | None:
     """A training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
+    at_lock = partial(takes_a_lock, case.history)
     for rank in case.ranks:
         seen = case.profile(rank, LATELY_SECONDS)
-        lost = seen.share_where(lambda stack: takes_a_lock(case.history, stack))
+        lost = seen.share_where(at_lock)
         if seen.samples < ENOUGH_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        frame = seen.top_line(lambda stack: takes_a_lock(case.history, stack))
-        busy = _running_threads(case, rank)
+        frame, busy = seen.top_line(at_lock), _running_threads(case, rank)
         held = _holding(case, rank, line_of(case.history, frame))
         owner = held if held is not None else next(iter(busy), None)
         if owner is None:
@@ -311,22 +459,25 @@ def _kept_from_lock(case: Case) -> Finding | None:
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
         if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
             continue  # it worked a while ago: a thread that is blocked now releases nothing
-        ceiling = CERTAIN if works else HIGH
-        if held is None and (len(busy) > 1 or free(case.history, node)):
-            ceiling = MEDIUM
+        unsure = held is None and (len(busy) > 1 or free(case.history, node))
         return slow(
             case,
-            CONTENDED_LOCK,
+            LOCKED,
             rank,
-            lost=lost,
+            lost,
             frame=frame,
-            confidence=min(ceiling, certainty(lost)),
-            summary=f"the training thread waits {lost:.0%} of the time at {show(frame)} for a lock while thread "
-            f"{node.name or owner} {'works' if works else 'rests'} at {show(node.frame)}",
-            evidence=_lock_evidence(case, rank, seen, lost, node, works),
+            confidence=min(MEDIUM if unsure else CERTAIN if works else HIGH, certainty(lost)),
             culprits=(culprit(node),),
-            alternatives=(Alternative(cause="deadlocked_locks", refuted_by="it goes on again and again"),),
-            next=(f"look at {show(node.frame)}: do the slow part outside of the lock",),
+            seen=seen,
+            node=node,
+            name=node.name or owner,
+            owner=show(node.frame),
+            does="works" if works else "rests",
+            works=works,
+            rests=not works,
+            tid=case.progress[rank.pid].thread,
+            moved=moves(case.history, rank.pid, case.progress[rank.pid].thread),
+            runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0,
         )
     return None
 
@@ -361,123 +512,14 @@ def _holding(case: Case, rank: Member, line: SourceLine | None) -> int | None:
     return held[0] if len(held) == 1 else None
 
 
-def _lock_evidence(
-    case: Case, rank: Member, seen: Profile, lost: float, owner: Node, works: bool
-) -> tuple[Evidence, ...]:
-    tid = case.progress[rank.pid].thread
-    moved = moves(case.history, rank.pid, tid)
-    entity = f"pid {rank.pid} thread {owner.tid}"
-    runs = motion(case.history, rank.pid, owner.tid, LATELY_SECONDS).run_share or 0.0
-    return (
-        in_samples(case, rank, seen, "waits for a lock", lost, "below 2 %"),
-        case.saw("thread", f"pid {rank.pid} thread {tid}", "goes on", f"{moved.times} times", "0 would mean a hang"),
-        case.saw("thread", entity, "runs meanwhile", f"{runs:.0%} of a core")
-        if works
-        else case.saw(
-            "source", entity, "rests where a lock of that name is held", f"at {show(owner.frame)}", "lets go first"
-        ),
-    )
-
-
-def holds_up_steps(case: Case, cause: Cause) -> Finding | None:
-    """Fires on a rank without work for a card whose steps are held up by Python that torch calls back."""
-    found = [(rank, seen, one) for rank, seen in working(case) if (one := _without_a_card(case, rank)) is not None]
-    if not found:
-        return _in_libraries(case, cause)
-    rank, seen, one = max(found, key=lambda each: each[2].share)
-    frame, few = show(one.frame), one.owned < TWICE
-    inner = show(seen.top_line(lambda stack: called_back(stack) == one.frame))
-    at = f", mostly at {inner}" if inner != frame else ""
-    sure = NOTED if few else CERTAIN if one.interpreted is not None else HIGH if one.owned < OWNED_LOOKS else CERTAIN
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=one.share,
-        frame=one.frame,
-        confidence=min(certainty(one.share), sure),
-        decides_in_seconds=max(0.0, LATELY_SECONDS - seen.seconds) if few else 0.0,
-        summary=f"Python that torch calls back within each step, {frame}, takes {one.share:.0%} of the time{at}",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                f"turns in loops of Python below {frame}",
-                f"{one.share:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL, {one.released} without",
-                "arithmetic of torch, without the GIL",
-            ),
-        ),
-        alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
-        next=(f"write {frame} with tensors, without loops in Python, or let it look at fewer steps",),
-    )
-
-
-def _in_libraries(case: Case, cause: Cause) -> Finding | None:
-    """Fires on hooks that compute in a library that is none of torch's (numpy, say), again and again."""
-    for rank, seen in working(case):
-        share = seen.share_where(_hooked_library)
-        if share < LOST_SHARE or len(seen.runs(_hooked_library)) < RETURNS or _uses_a_card(case, rank):
-            continue
-        frame = seen.top_line(_hooked_library)
-        return slow(
-            case,
-            cause,
-            rank,
-            lost=share,
-            frame=frame,
-            confidence=HIGH,
-            summary=f"a hook that torch calls within each step computes {share:.0%} of the time, mostly at {show(frame)}, and not in torch",
-            evidence=(
-                in_samples(
-                    case, rank, seen, "is in another library than torch below a hook", share, "arithmetic of torch"
-                ),
-            ),
-            alternatives=(Alternative(cause="cpu_training", refuted_by="it is not torch that computes there"),),
-            next=(f"let {show(frame)} look at fewer steps, or at less, or with tensors",),
-        )
-    return None
-
-
-def _hooked_library(stack: Stack) -> bool:
-    """True if a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
-    path = callback_path(stack)
-    if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
-        return False
-    return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
-
-
-def _without_a_card(case: Case, rank: Member) -> CalledBack | None:
-    """What is Python there, of a rank whose cards, if it has any, are given nothing to do: else they tell what it costs."""
-    if _uses_a_card(case, rank):
-        return None
-    found = python_called_back(case, rank)
-    return found if found is not None and found.is_python else None
-
-
-def _uses_a_card(case: Case, rank: Member) -> bool:
-    return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, LATELY_SECONDS))
-
-
-def workers_in_turn(case: Case, cause: Cause) -> Finding | None:
+def _workers_in_turn(case: Case) -> Finding | None:
     """A rank waits for data whose makers wait for each other at a lock."""
     found = starving(case)
     locked = turns(case, found) if found is not None else None
     if found is None or locked is None:
         return None
-    named = ", ".join(map(str, locked.holders))
-    return found.finding(
-        case,
-        cause,
-        ceiling=CERTAIN,
-        summary=found.summary(case, f"waiting in turn for {locked.lock}, which one of them has at a time"),
-        evidence=(
-            case.saw(
-                "lock", locked.lock, "is had by another worker", f"{locked.sightings} times, by pid {named}", "free"
-            ),
-        ),
-        alternatives=(Alternative(cause="starved_by_transforms", refuted_by="most of the workers wait, one works"),),
-        next=(locked.next,),
-    )
+    doing = f"waiting in turn for {locked.lock}, which one of them has at a time"
+    return found.finding(case, IN_TURN, doing, locked=locked, named=", ".join(map(str, locked.holders)))
 
 
 RULES = (

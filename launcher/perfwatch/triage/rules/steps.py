@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, Seen, median
+from perfwatch.triage.history import History, median
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import is_in
@@ -17,81 +18,118 @@ from perfwatch.triage.moving.progress import StepClock, evaluated
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares import training
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
+from perfwatch.triage.shares.data import discarded
+from perfwatch.triage.shares.own_work import calls_at, lines_around
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
+    FEW_TIMES,
     HIGH,
     LATELY_SECONDS,
     LOW,
     MANY_SAMPLES,
+    MANY_TIMES,
     MEDIUM,
+    MINUTE_SECONDS,
+    MOST,
     MOSTLY,
     MUCH,
     NOTABLE,
     NOW_SECONDS,
     RUN_SECONDS,
+    SEVERAL_TIMES,
 )
-from perfwatch.triage.shares.thrown_away import discarded
-from perfwatch.triage.shares.training import (
-    BEGINNING,
-    FEW_CLEARS,
-    FEW_STEPS,
-    KEEPS,
-    PASSES,
-    accompanies,
-    alike,
-    asked_by,
-    asked_samples,
-    at_a_pass,
-    beside_a_step,
-    between,
-    cleared_samples,
-    clears_only,
-    keeps_most,
-    looks_at_gradients,
-    may_leave_early,
-    of_steps,
-    since_backward,
-    steps_an_optimizer,
-    tests_for_finite,
-    training_loop,
-    trains,
-    updates,
-)
-from perfwatch.triage.slowness import NOTED, slow
+from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, slow
 from perfwatch.triage.words.code import asks_for_an_update, line_of
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
-from perfwatch.verdict import Alternative, Evidence, Finding, Outcome
-from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, SourceLine, Stack, Steps
+from perfwatch.verdict import Finding, Outcome
+from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps
 
-NEXT = "look at what the loop tests of a batch before it trains on it: nothing passes"
-RESUMED = "a run that was resumed skips what it has trained on before: then this ends"
+SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
+REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
+BACKWARD_SHARE = 0.05
+# Times the longest step so far, or the most passes between two updates; and where nothing that goes with a step is seen: a wrapper may
+# accumulate gradients over more passes than before, as Accelerate's does, and its text does not show it.
+LONGER, FAR_LONGER = 2.5, 30.0
+# Samples of a step that are due by what goes with it, or by the share of updates before: one that is made would be missed with
+# e**-2.5, and with e**-5. Beside so many one sample elsewhere is no update.
+COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
 
-GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
-FEW_READINGS = 4
-
-
+STANDS_STILL = Saw("steps", "the count stands still", "{counted}", "grows", share="counted")
 WHAT_NEXT = (
     "look at what the guard tests: a loss or gradients that are NaN, infinite or too large",
     "lower the learning rate",
 )
-# Samples of backward passes before, and their share: 40 others follow with e**-4 by chance.
-FEW_BEFORE = 3
-
-
-SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
-
-BACKWARD_SHARE = 0.05
-BACKWARD_TURNS = 6  # separate backward passes without one optimizer step
-UNKNOWN_PACE_SECONDS = 60.0
-# Times the longest step so far; and where nothing that goes with a step is seen: a wrapper may accumulate gradients over more passes
-# than before, as Accelerate's does, and its text does not show it.
-LONGER, FAR_LONGER = 2.5, 30.0
-# Samples of a step that are due by what goes with it: one that is made would be missed with e**-2.5, and with e**-5.
-COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
+SKIPS = Line(
+    SKIPPING_STEPS,
+    "the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update{where}",
+    (
+        Saw(
+            "stack",
+            "backward without an optimizer step",
+            "{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}",
+            "one step per pass",
+        ),
+        STANDS_STILL,
+    ),
+    (("evaluating", "backward passes run"),),
+    WHAT_NEXT,
+)
+LEAVES = Line(
+    SKIPPING_STEPS,
+    "the loop turns but makes no update: {why}, at {at}",
+    (
+        Saw(
+            "stack",
+            "forward passes only, in a loop that trains",
+            "{forward:.0%} of {seen.samples} samples, {cleared} where gradients are cleared, none in backward or a step",
+            "backward each time",
+        ),
+    ),
+    (("evaluating", "by its text the loop trains, and {does}"),),
+    WHAT_NEXT,
+)
+ASKED_IN_VAIN = Line(
+    SKIPPING_STEPS,
+    "the optimizer is asked for steps, and no gradients are made: {at} is left before the backward pass",
+    (
+        Saw(
+            "stack",
+            "forward passes that an optimizer's step asked for",
+            "{asked} of {since.samples} samples, none in a backward pass",
+            "backward in each step",
+        ),
+    ),
+    (("evaluating", "an optimizer asks for these passes"),),
+    WHAT_NEXT,
+)
+TESTED = "look at what the loop tests of a batch before it trains on it: nothing passes"
+DROPS = Line(
+    SKIPPING_STEPS,
+    "no step for {found.seconds:.0f} s: batches arrive, about {found.batches} batches since, and are thrown away at {at}",
+    (
+        Saw(
+            "loader",
+            "batches are taken",
+            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:.0f} s",
+            "a step for each",
+        ),
+        Saw(
+            "stack",
+            "none is trained on",
+            "{found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer",
+            "training code after each batch",
+        ),
+        STANDS_STILL,
+    ),
+    (("starved_by_transforms", "batches come, and no step is made of them"),),
+    (TESTED,),
+)
+MAY_RESUME = (TESTED, "a run that was resumed skips what it has trained on before: then this ends")
 
 
 def skipping_steps(case: Case) -> Outcome:
@@ -101,19 +139,19 @@ def skipping_steps(case: Case) -> Outcome:
         since = LATELY_SECONDS if steps is None or steps.ago_seconds is None else min(LATELY_SECONDS, steps.ago_seconds)
         seen = case.profile(rank, since)
         rests = steps is None or _silent(case, rank, steps) > _longest_step(steps)
-        if rests and seen.samples >= MANY_SAMPLES and (found := leaves_early(case, SKIPPING_STEPS, rank, seen)):
+        if rests and seen.samples >= MANY_SAMPLES and (found := leaves_early(case, rank, seen)):
             return found
-        if found := makes_no_gradients(case, SKIPPING_STEPS, rank) or throws_away(case, SKIPPING_STEPS, rank):
+        if found := makes_no_gradients(case, rank) or throws_away(case, rank):
             return found
         if seen.samples < MANY_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
             continue
-        if seen.turns(_backward) >= BACKWARD_TURNS and (found := _without_update(case, rank, seen, steps, rests)):
+        if seen.turns(_backward) >= MANY_TIMES and (found := _without_update(case, rank, seen, steps, rests)):
             return found
     return None
 
 
 def _backward(stack: Stack) -> bool:
-    return "backward" in tags(stack) and not updates(stack)
+    return training.in_backward(stack) and not training.updates(stack)
 
 
 def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | None, rests: bool) -> Finding | None:
@@ -129,9 +167,9 @@ def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | 
         return None  # clipping and scaling wait for a card, an update only starts its kernels: it is not seen for that
     else:
         vanished = updates_vanished(case, rank)
-        enough = MANY_COMPANIONS if case.profile(rank).share_where(updates) else COMPANIONS
+        enough = MANY_COMPANIONS if case.profile(rank).share_where(training.updates) else COMPANIONS
         awaited = LATELY_SECONDS - seen.seconds if 1 <= beside < enough and not vanished else 0.0
-        skipped = seen.share_where(updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
+        skipped = seen.share_where(training.updates) == 0.0 and (vanished or beside >= enough or awaited > 0)
     if not skipped:
         return None
     unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
@@ -139,25 +177,19 @@ def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | 
     sure = min(sure, HIGH) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
     if awaited and sure == NOTED:
         return None
-    at = ", at lines where no step was made before" if sure == NOTED and steps is not None else ""
-    pid, turns = f"pid {rank.pid}", seen.turns(_backward)
-    passes = f"{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}"
-    evidence = [case.saw("stack", pid, "backward without an optimizer step", passes, "one step per pass")]
-    if steps:
-        evidence.append(case.saw("steps", pid, "the count stands still", f"{steps.count} steps", "grows"))
     return slow(
         case,
-        SKIPPING_STEPS,
+        SKIPS,
         rank,
+        1.0,
         decides_in_seconds=awaited,
-        lost=1.0,
         confidence=sure,
-        frame=seen.top_line(lambda stack: "backward" in tags(stack)),
-        summary="the loop turns but the optimizer makes no step: "
-        f"{turns} or more backward passes in {seen.seconds:.0f} s, no update{at}",
-        evidence=tuple(evidence),
-        alternatives=(Alternative(cause="evaluating", refuted_by="backward passes run"),),
-        next=WHAT_NEXT,
+        frame=seen.top_line(training.in_backward),
+        seen=seen,
+        turns=seen.turns(_backward),
+        beside=beside,
+        where=", at lines where no step was made before" if sure == NOTED and steps is not None else "",
+        counted=f"{steps.count} steps" if steps else "",
     )
 
 
@@ -169,10 +201,7 @@ def _silent(case: Case, rank: Member, steps: StepClock) -> float:
 def _longest_step(steps: StepClock, times: float = LONGER) -> float:
     """How long a step may take here, by those that were made: gradients may be accumulated over many passes."""
     timed = times * (steps.longest_seconds or 0.0)
-    return max(timed, UNKNOWN_PACE_SECONDS if steps.count < FEW_STEPS or not timed else NOW_SECONDS)
-
-
-ONE_ELSEWHERE = 2.5  # samples of a step that are due: beside so many one sample elsewhere is no update
+    return max(timed, MINUTE_SECONDS if steps.count < training.FEW_STEPS or not timed else NOW_SECONDS)
 
 
 def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
@@ -182,101 +211,185 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
     and nothing is done there beside these and what goes with them, where an update of the program's own would be.
     """
     if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
-        trains = of_steps(case, rank)
-        return HIGH if not trains or alike(seen, trains) else NOTED
-    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *PASSES)}
-    lines |= {frame for one in seen.sights if clears_only(line_of(case.history, frame := user_frame(one.reading)))}
-    elsewhere = seen.share_where(
-        lambda stack: (
-            not accompanies(stack) and not looks_at_gradients(case.history, stack) and not at_a_pass(lines, stack)
-        )
-    )
-    around = {frame for one in _samples_in_backward(seen) for frame in user_frames(one.reading)}
-    due = any(steps_an_optimizer(line_of(case.history, frame)) for frame in around)
-    return HIGH if due and round(elsewhere * seen.samples) <= beside // ONE_ELSEWHERE else NOTED
+        places = training.of_steps(case, rank)
+        return HIGH if not places or training.alike(seen, places) else NOTED
+    lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *training.PASSES)}
+    lines |= set(seen.frames(lambda stack: user_frame(stack) if _clears_only(case.history, stack) else None))
+
+    def beside_it(stack: Stack) -> bool:
+        part = training.accompanies(stack) or training.looks_at_gradients(case.history, stack)
+        return not part and not training.at_a_pass(lines, stack)
+
+    around = {frame for one in seen.sights if training.in_backward(one.reading) for frame in user_frames(one.reading)}
+    is_due = any(training.steps_an_optimizer(line_of(case.history, frame)) for frame in around)
+    return HIGH if is_due and seen.count(beside_it) <= beside // COMPANIONS else NOTED
+
+
+def _clears_only(history: History, stack: Stack) -> bool:
+    """True if a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
+    return "zero_grad" in (called := calls_at(history, stack)) and "step" not in called
 
 
 def counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
-    trains = of_steps(case, rank)
-    if not trains:
-        return MEDIUM if count >= FEW_STEPS else NOTED
-    return CERTAIN if alike(seen, trains) else NOTED
-
-
-def _samples_in_backward(seen: Profile) -> list[Seen[Stack]]:
-    return [one for one in seen.sights if "backward" in tags(one.reading)]
-
-
-FEW_UPDATES = 5  # times that one was met
-LONGER_RUN = 2.5  # times the most passes that were ever met from one update to the next
-DUE_UPDATES = 5.0  # samples of updates, by their share before: none of so many is met by chance with e**-5
+    places = training.of_steps(case, rank)
+    if not places:
+        return MEDIUM if count >= training.FEW_STEPS else NOTED
+    return CERTAIN if training.alike(seen, places) else NOTED
 
 
 def updates_vanished(case: Case, rank: Member) -> bool:
     """True if many updates were met, and none among so many passes since that several are due."""
-    sights = case.profile(rank).sights
-    *before, since = between(sights, updates)
-    runs = [count for run in before if (count := _gradient_samples(case.history, run))]
-    now = _gradient_samples(case.history, since)
-    if len(runs) < FEW_UPDATES or now <= LONGER_RUN * max(runs):
+    ever, passes = case.profile(rank), partial(_makes_gradients, case.history)
+    *before, since = training.between(ever, training.updates)
+    runs = [count for run in before if (count := run.count(passes))]
+    now, met = since.count(passes), ever.count(training.updates)
+    if len(runs) < SEVERAL_TIMES or now <= LONGER * max(runs):
         return False
-    met = sum(one.reading.samples for one in sights if updates(one.reading))
-    return now * met >= DUE_UPDATES * sum(runs) and alike(Profile(tuple(since), 0.0), of_steps(case, rank))
+    return now * met >= MANY_COMPANIONS * sum(runs) and training.alike(since, training.of_steps(case, rank))
 
 
 def due(case: Case, rank: Member, seen: Profile) -> float:
     """How many samples of a step are due, by those of what goes with each, as often as it was met beside that before."""
-    sights, now = case.profile(rank).sights, beside_a_step(case.history, seen)
-    last = max((number for number, one in enumerate(sights, 1) if updates(one.reading)), default=0)
-    met = sum(one.reading.samples for one in sights[:last] if updates(one.reading))
-    before = beside_a_step(case.history, Profile(sights[:last], 0.0))
-    return now * min(1.0, met / before) if met >= FEW_UPDATES and before else now
+    ever, now = case.profile(rank), training.beside_a_step(case.history, seen)
+    until = Profile(ever.sights[: len(ever.sights) - len(ever.after_last(training.updates).sights)], 0.0)
+    met, before = ever.count(training.updates), training.beside_a_step(case.history, until)
+    return now * min(1.0, met / before) if met >= SEVERAL_TIMES and before else now
 
 
 def accumulates(history: History, seen: Profile) -> bool:
     """True if by its text the loop that makes most of the passes makes a step only after a number of them, which may grow."""
-    passes = [one.reading for one in seen.sights if "backward" in tags(one.reading)]
-    counting = sum(stack.samples for stack in passes if _counts_passes(_around(history, stack)))
-    return counting > MOSTLY * sum(stack.samples for stack in passes)
+    passes = seen.where(training.in_backward)
+    return passes.share_where(partial(_counts_passes, history)) > MOSTLY
 
 
-def _around(history: History, stack: Stack) -> list[SourceLine]:
-    """The lines of the program around a pass that stand in a loop, innermost first."""
-    return [line for frame in user_frames(stack) if (line := line_of(history, frame)) is not None and line.loops]
-
-
-def _counts_passes(around: list[SourceLine]) -> bool:
+def _counts_passes(history: History, stack: Stack) -> bool:
     """True if the innermost loop around a pass tests a count before its step, or is one in a loop that makes the step."""
+    around = [line for line in lines_around(history, stack) if line.loops]
     if not around:
         return False
     within = len(around) > 1 or len(around[0].loops) > 1
     return COUNT in around[0].steps_if or (within and not asks_for_an_update(around[0].loop_calls))
 
 
-def _gradient_samples(history: History, run: list[Seen[Stack]]) -> int:
-    return sum(one.reading.samples for one in run if _makes_gradients(history, one.reading))
-
-
 def _makes_gradients(history: History, stack: Stack) -> bool:
     """True if a stack makes gradients, and not for an update of the program's own, which searches for as long as it likes."""
-    if "backward" not in tags(stack):
-        return False
-    lines = (line_of(history, frame) for frame in user_frames(stack))
-    return not any(asks_for_an_update(line.calls) for line in lines if line is not None)
+    return training.in_backward(stack) and not any(
+        asks_for_an_update(line.calls) for line in lines_around(history, stack)
+    )
 
 
-REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
+def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
+    """Forward passes without a backward pass in a loop that makes both by its text, and that tests whether something is finite.
+
+    Or one that clears gradients again and again.
+    """
+    trains = seen.seen(*training.BEGINNING) or seen.count(training.makes_gradients)
+    found = None if trains else training.training_loop(case.history, seen)
+    trained_at = training.of_steps(case, rank, "forward")
+    if trained_at and not training.alike(seen, trained_at, "forward"):
+        return None  # another line, or the same function for another caller: an evaluation with gradients left on
+    if found is None or not training.may_leave_early(case, rank, found):
+        return None
+    if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
+        return None
+    guarded, cleared = found.tests_for_finite, training.cleared_samples(case, rank)
+    return slow(
+        case,
+        LEAVES,
+        rank,
+        1.0,
+        confidence=HIGH if guarded and cleared >= FEW_TIMES else MEDIUM,
+        frame=found.frame,
+        seen=seen,
+        forward=seen.share("forward"),
+        cleared=cleared,
+        why="it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none",
+        does="tests its loss" if guarded else "gradients are cleared in it",
+    )
+
+
+def makes_no_gradients(case: Case, rank: Member) -> Finding | None:
+    """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
+    since, ever = case.profile(rank, LATELY_SECONDS).after_last(training.in_backward), case.profile(rank)
+    lines = since.frames(training.asked_by)
+    before = len(ever.sights) - len(ever.after_last(training.in_backward).sights)
+    trained = Profile(ever.sights[:before], ever.seconds)
+    # Backward passes took a good part of the time until the last that was seen: 40 others follow with e**-4 by chance.
+    followed = trained.share_where(training.in_backward) >= NOTABLE and trained.count(training.in_backward) >= FEW_TIMES
+    if (asked := sum(lines.values())) < MANY_SAMPLES or not followed:
+        return None
+    return slow(case, ASKED_IN_VAIN, rank, 1.0, confidence=HIGH, frame=next(iter(lines)), asked=asked, since=since)
+
+
+def throws_away(case: Case, rank: Member) -> Finding | None:
+    """Fires on a loop that takes batch after batch and makes no step."""
+    found, steps = discarded(case, rank), case.steps(rank)
+    if found is None:
+        return None
+    count = f"step {steps.count} was {steps.ago_seconds:.0f} s ago" if steps and steps.ago_seconds is not None else ""
+    line = DROPS if found.sure > MEDIUM else replace(DROPS, next=MAY_RESUME)
+    return slow(case, line, rank, 1.0, confidence=found.sure, frame=found.line, found=found, counted=count)
+
 
 LOOKS = 60  # samples since the change, in which no other cause was found
-MOSTLY_MODEL = 0.7  # of the samples: training that waits for nothing else
-# Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24).
-A_LITTLE = 1.5
-LITTLE_BY_LITTLE = 3.0  # so many times as long, step by step: others come and go, they do not grow
-LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
+# Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24);
+# others come and go, they do not grow.
+A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
 QUARTERS = 4  # of the run: by chance four are in order once in 24 times
-ONE_JUMP = 0.7  # of the growth, between two quarters: more is a change, and none that goes on
-MINUTE_SECONDS = 60.0  # of samples, of what the steps are now
+GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
+FEW_READINGS = 4
+LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
+BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
+SHIFTED = Line(
+    REGRESSED,
+    "steps became {times:.2f} times as long about {ago:.0f} s ago: {before_ms:.0f} ms before, {after_ms:.0f} ms now",
+    (
+        Saw(
+            "steps",
+            "the median shifted",
+            "{before_ms:.1f} ms over {index} steps, then {after_ms:.1f} ms over {rest}",
+            "one median",
+        ),
+    ),
+    (("slow_checkpoint", "the median itself moved, not a few steps"),),
+    ("perfwatch replay --at TIME shows the job before and after the change",),
+)
+GROWS = Line(
+    REGRESSED,
+    "steps take longer and longer: {first} at first, {last} now{where}",
+    (
+        Saw(
+            "steps",
+            "the median grows",
+            "{first} at first, {last} now, mostly in order between, over {count} steps",
+            "one median",
+        ),
+    ),
+    (("serial_loading", "steps took less time before"),),
+    ("{advice}",),
+)
+SHARE_GROWS = Line(
+    REGRESSED,
+    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:.0f} s ago, and memory grows with it",
+    (
+        Saw("stack", "ever more of the time is at {at}", "{shares} of {seen.samples} samples in order", "one share"),
+        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:.0f} s", "the same"),
+    ),
+    (("serial_loading", "it took a smaller part of the time before"),),
+    (BECOMES_LONGER,),
+)
+KEEPS_GRAPH = Line(
+    REGRESSED,
+    "backward takes {lost:.0%} of the time at {at}, which keeps the graph ({keeps}), and memory grows by {grown:.1f} MiB/s: "
+    "it goes back through more steps each time",
+    (
+        Saw("stack", "is in backward", "{lost:.0%} of {samples} samples", "two thirds"),
+        Saw("process", "its memory grows", "{grown:.1f} MiB/s", "rests"),
+    ),
+    (("cpu_training", "a graph of one step takes no such share, and is freed"),),
+    ("detach what one step hands to the next (state.detach()), and leave {keeps} out at {at}",),
+)
 
 
 def regressed(case: Case) -> Outcome:
@@ -297,36 +410,27 @@ def regressed(case: Case) -> Outcome:
             continue
         index, before, after = change
         ago = each * sum(steps.intervals[index:])
-        if case.profile(rank, ago).samples < LOOKS:
+        seen = case.profile(rank, ago)
+        if seen.samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
-        by_model = case.profile(rank, ago).share("forward", "backward") >= MOSTLY_MODEL
+        by_model = seen.share("forward", "backward") >= MOST
         sure = _confidence(case, rank, after / before)
         return slow(
             case,
-            REGRESSED,
+            replace(SHIFTED, next=(LONGER_INPUTS, *SHIFTED.next)) if by_model else SHIFTED,
             rank,
-            lost=1.0 - before / after,
+            1.0 - before / after,
             explains=0.0,
             confidence=min(sure, MEDIUM) if by_model else sure,
-            summary=f"steps became {after / before:.2f} times as long about {ago:.0f} s ago: "
-            f"{before * 1e3:.0f} ms before, {after * 1e3:.0f} ms now",
-            evidence=(
-                case.saw(
-                    "steps",
-                    f"pid {rank.pid}",
-                    "the median shifted",
-                    f"{before * 1e3:.1f} ms over {index} steps, then {after * 1e3:.1f} ms over {len(steps.intervals) - index}",
-                    "one median",
-                ),
-            ),
             culprits=(),
-            alternatives=(Alternative(cause="slow_checkpoint", refuted_by="the median itself moved, not a few steps"),),
-            next=(
-                *((LONGER_INPUTS,) if by_model else ()),
-                "perfwatch replay --at TIME shows the job before and after the change",
-            ),
+            times=after / before,
+            ago=ago,
+            before_ms=before * 1e3,
+            after_ms=after * 1e3,
+            index=index,
+            rest=len(steps.intervals) - index,
         )
-    return kept_graph(case, REGRESSED) or _share_grows(case)
+    return kept_graph(case) or _share_grows(case)
 
 
 def _confidence(case: Case, rank: Member, times: float) -> float:
@@ -337,31 +441,31 @@ def _confidence(case: Case, rank: Member, times: float) -> float:
 def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
     """Steps that take longer and longer, and the program's own line where most of that time goes."""
     seen = case.profile(rank, MINUTE_SECONDS)
-    found = carrier(seen, first, last)
-    frame, share = found if found is not None else (None, 0.0)
-    by_model = frame is not None and seen.share_where(lambda stack: _in_model(frame, stack)) >= MOSTLY * share
+    frame, share = carrier(seen, first, last) or (None, 0.0)
+    at = show(frame)
+    where = ""
+    advice = "look for what becomes longer with every step: inputs, a list, a graph that is kept"
+    by_model = frame is not None and seen.share_where(partial(_in_model, frame)) >= MOSTLY * share
+    if frame is not None:
+        where = f", most of that at {at}, which takes {share:.0%} of the time now"
+        advice = BECOMES_LONGER.format(at=at)
+    if by_model:
+        advice = f"{LONGER_INPUTS}; else look for what {at} is given more of with every step, a graph or a memory that is kept"
     sure = HIGH if last >= LITTLE_BY_LITTLE * first else _confidence(case, rank, last / first)
-    where = f", most of that at {show(frame)}, which takes {share:.0%} of the time now" if frame is not None else ""
-    shift = f"{short_time(first)} at first, {short_time(last)} now, mostly in order between, over {count} steps"
     return slow(
         case,
-        REGRESSED,
+        GROWS,
         rank,
-        lost=1.0 - first / last,
+        1.0 - first / last,
         explains=share,
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=min(sure, MEDIUM) if by_model else sure,
-        summary=f"steps take longer and longer: {short_time(first)} at first, {short_time(last)} now{where}",
-        evidence=(case.saw("steps", f"pid {rank.pid}", "the median grows", shift, "one median"),),
-        alternatives=(Alternative(cause="serial_loading", refuted_by="steps took less time before"),),
-        next=(
-            f"{LONGER_INPUTS}; else look for what {show(frame)} is given more of with every step, a graph or a memory that is kept"
-            if by_model
-            else f"look at what {show(frame)} goes through: does it become longer with every step?"
-            if frame is not None
-            else "look for what becomes longer with every step: inputs, a list, a graph that is kept",
-        ),
+        first=short_time(first),
+        last=short_time(last),
+        where=where,
+        count=count,
+        advice=advice,
     )
 
 
@@ -370,42 +474,26 @@ def _share_grows(case: Case) -> Finding | None:
     for rank in case.ranks:
         if case.progress[rank.pid].kind != "moving" or case.steps(rank, RUN_SECONDS) is not None:
             continue
-        seen, grown = case.profile(rank, RUN_SECONDS), _memory_of_parts(case.history, rank.pid)
+        seen, sizes = case.profile(rank, RUN_SECONDS), _memory_of_parts(case.history, rank.pid)
         found = _growing_function(seen)
-        if found is None or not _in_order(grown) or grown[-1] - grown[0] < GROWS_BYTES:
+        if found is None or not _in_order(sizes) or sizes[-1] - sizes[0] < GROWS_BYTES:
             continue
         frame, shares = found
-        times = (1.0 - shares[0]) / (1.0 - shares[-1])
         if seen.share_where(partial(_in_model, frame)) >= MOSTLY * shares[0]:
             continue  # longer inputs, which may be meant
         return slow(
             case,
-            REGRESSED,
+            SHARE_GROWS,
             rank,
-            lost=1.0 - 1.0 / times,
+            1.0 - (1.0 - shares[-1]) / (1.0 - shares[0]),
             explains=shares[-1],
             frame=frame,
             confidence=HIGH,
-            summary=f"steps take longer and longer: {show(frame)} takes {shares[-1]:.0%} of the time, {shares[0]:.0%} "
-            f"{seen.seconds:.0f} s ago, and memory grows with it",
-            evidence=(
-                case.saw(
-                    "stack",
-                    f"pid {rank.pid}",
-                    f"ever more of the time is at {show(frame)}",
-                    f"{', '.join(f'{share:.0%}' for share in shares)} of {seen.samples} samples in order",
-                    "one share",
-                ),
-                case.saw(
-                    "process",
-                    f"pid {rank.pid}",
-                    "its memory grows",
-                    f"{(grown[-1] - grown[0]) / 2**20:.0f} MiB in {seen.seconds:.0f} s",
-                    "the same",
-                ),
-            ),
-            alternatives=(Alternative(cause="serial_loading", refuted_by="it took a smaller part of the time before"),),
-            next=(f"look at what {show(frame)} goes through: does it become longer with every step?",),
+            seen=seen,
+            then=shares[0],
+            now=shares[-1],
+            shares=", ".join(f"{share:.0%}" for share in shares),
+            grown=(sizes[-1] - sizes[0]) / 2**20,
         )
     return None
 
@@ -423,7 +511,7 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
         shares = [one.share_where(partial(is_in, frame)) for one in parts]
         rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
         jump = max(math.log(before / after) for before, after in pairwise(rest))
-        gradual = jump <= ONE_JUMP * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
+        gradual = jump <= MOST * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
         if shares[0] and _in_order(shares) and rest[0] >= A_LITTLE * rest[-1] and gradual:
             return (frame, [1.0 - one for one in rest]) if _keeps_its_parts(parts[0], parts[-1], frame) else None
     return None
@@ -432,14 +520,11 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
 def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
     """True if the largest part of the rest has the same share of it as before: a part that shrinks makes all others grow."""
     others = [one for one in first.busiest(QUARTERS) if (one.function, one.file) != (without.function, without.file)]
-    before, after = (
-        [
-            part.share_where(partial(is_in, one)) / (1.0 - part.share_where(partial(is_in, without)))
-            for one in others[:1]
-        ]
-        for part in (first, last)
-    )
-    return all(old < A_LITTLE * new for old, new in zip(before, after, strict=True))
+
+    def share(part: Profile, of: Frame) -> float:
+        return part.share_where(partial(is_in, of)) / (1.0 - part.share_where(partial(is_in, without)))
+
+    return all(share(first, one) < A_LITTLE * share(last, one) for one in others[:1])
 
 
 def _memory_of_parts(history: History, pid: int) -> list[float]:
@@ -460,112 +545,15 @@ def _in_model(frame: Frame, stack: Stack) -> bool:
     return is_in(frame, stack) and (below or short_name(frame.function) == "forward")
 
 
-def leaves_early(case: Case, cause: Cause, rank: Member, seen: Profile) -> Finding | None:
-    """Forward passes without a backward pass in a loop that makes both by its text, and that tests whether something is finite.
-
-    Or one that clears gradients again and again.
-    """
-    found = None if seen.seen(*BEGINNING) or trains(seen) else training_loop(case.history, seen)
-    trained_at = of_steps(case, rank, "forward")
-    if trained_at and not alike(seen, trained_at, "forward"):
-        return None  # another line, or the same function for another caller: an evaluation with gradients left on
-    thread = case.progress[rank.pid].thread
-    if (
-        found is None
-        or not may_leave_early(case, rank, found)
-        or turns_within(case.history, rank.pid, thread) is not None
-    ):
-        return None
-    guarded, cleared = tests_for_finite(found), cleared_samples(case, rank)
-    passes = f"{seen.share('forward'):.0%} of {seen.samples} samples, {cleared} where gradients are cleared, none in backward or a step"
-    why = "it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none"
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=1.0,
-        confidence=HIGH if guarded and cleared >= FEW_CLEARS else MEDIUM,
-        frame=found.frame,
-        summary=f"the loop turns but makes no update: {why}, at {show(found.frame)}",
-        evidence=(
-            case.saw(
-                "stack", f"pid {rank.pid}", "forward passes only, in a loop that trains", passes, "backward each time"
-            ),
-        ),
-        alternatives=(
-            Alternative(
-                cause="evaluating",
-                refuted_by=f"by its text the loop trains, and {'tests its loss' if guarded else 'gradients are cleared in it'}",
-            ),
-        ),
-        next=WHAT_NEXT,
-    )
-
-
-def makes_no_gradients(case: Case, cause: Cause, rank: Member) -> Finding | None:
-    """Fires on forward passes within the ``step`` of an optimizer of torch, which backward passes followed before, and do no more."""
-    since = since_backward(case.profile(rank, LATELY_SECONDS))
-    asked = asked_samples(since)
-    if asked < MANY_SAMPLES or not _followed_before(case.profile(rank)):
-        return None
-    line = next(frame for one in reversed(since.sights) if (frame := asked_by(one.reading)) is not None)
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=1.0,
-        confidence=HIGH,
-        frame=line,
-        summary=f"the optimizer is asked for steps, and no gradients are made: {show(line)} is left before the backward pass",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "forward passes that an optimizer's step asked for",
-                f"{asked} of {since.samples} samples, none in a backward pass",
-                "backward in each step",
-            ),
-        ),
-        alternatives=(Alternative(cause="evaluating", refuted_by="an optimizer asks for these passes"),),
-        next=WHAT_NEXT,
-    )
-
-
-def _followed_before(ever: Profile) -> bool:
-    """True if backward passes took a good part of the time, until the last that was seen."""
-    last = len(ever.sights) - len(since_backward(ever).sights)
-    before = Profile(ever.sights[:last], ever.seconds)
-    return before.share("backward") >= NOTABLE and before.share("backward") * before.samples >= FEW_BEFORE
-
-
-def kept_graph(case: Case, cause: Cause) -> Finding | None:
+def kept_graph(case: Case) -> Finding | None:
     """Fires on a rank that is in backward nearly all the time, at a line that keeps the graph, while its memory grows."""
     for rank in case.ranks:
-        kept, grown = keeps_most(case, rank), _grown(case.history, rank.pid)
+        kept, grown = training.keeps_most(case, rank), _grown(case.history, rank.pid)
         if case.progress[rank.pid].kind != "moving" or kept is None or grown is None:
             continue
         share, line, samples = kept
-        return slow(
-            case,
-            cause,
-            rank,
-            lost=share,
-            explains=share,
-            confidence=HIGH,
-            frame=line,
-            summary=f"backward takes {share:.0%} of the time at {show(line)}, which keeps the graph ({KEEPS}), and memory grows by "
-            f"{grown / 2**20:.1f} MiB/s: it goes back through more steps each time",
-            evidence=(
-                case.saw(
-                    "stack", f"pid {rank.pid}", "is in backward", f"{share:.0%} of {samples} samples", "two thirds"
-                ),
-                case.saw("process", f"pid {rank.pid}", "its memory grows", f"{grown / 2**20:.1f} MiB/s", "rests"),
-            ),
-            alternatives=(
-                Alternative(cause="cpu_training", refuted_by="a graph of one step takes no such share, and is freed"),
-            ),
-            next=(f"detach what one step hands to the next (state.detach()), and leave {KEEPS} out at {show(line)}",),
-        )
+        facts = Facts(samples=samples, grown=grown / 2**20, keeps=training.KEEPS)
+        return slow(case, KEEPS_GRAPH, rank, share, confidence=HIGH, frame=line, **facts)
     return None
 
 
@@ -580,50 +568,4 @@ def _grown(history: History, pid: int) -> float | None:
     return rate if last - first >= GROWS_BYTES and rate >= GROWS_BYTES_PER_SECOND else None
 
 
-def throws_away(case: Case, cause: Cause, rank: Member) -> Finding | None:
-    """Fires on a loop that takes batch after batch and makes no step."""
-    found = discarded(case, rank)
-    if found is None:
-        return None
-    steps, line = case.steps(rank), show(found.line)
-    counted: tuple[Evidence, ...] = ()
-    if steps is not None and steps.ago_seconds is not None:
-        told = f"step {steps.count} was {steps.ago_seconds:.0f} s ago"
-        counted = (case.saw("steps", f"pid {rank.pid}", "the count stands still", told, "grows"),)
-    taken = f"about {found.batches} batches"
-    return slow(
-        case,
-        cause,
-        rank,
-        lost=1.0,
-        confidence=found.sure,
-        frame=found.line,
-        summary=f"no step for {found.seconds:.0f} s: batches arrive, {taken} since, and are thrown away at {line}",
-        evidence=(
-            case.saw(
-                "loader",
-                f"pid {rank.pid}",
-                "batches are taken",
-                f"{taken} were ordered in place of those that came, in {found.seconds:.0f} s",
-                "a step for each",
-            ),
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                "none is trained on",
-                f"{found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer",
-                "training code after each batch",
-            ),
-            *counted,
-        ),
-        alternatives=(
-            Alternative(cause="starved_by_transforms", refuted_by="batches come, and no step is made of them"),
-        ),
-        next=(NEXT,) if found.sure > MEDIUM else (NEXT, RESUMED),
-    )
-
-
-RULES = (
-    Rule(SKIPPING_STEPS, skipping_steps),
-    Rule(REGRESSED, regressed),
-)
+RULES = (Rule(SKIPPING_STEPS, skipping_steps), Rule(REGRESSED, regressed))

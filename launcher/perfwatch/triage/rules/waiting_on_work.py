@@ -17,8 +17,9 @@ from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN
 from perfwatch.triage.moving.work import Work, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.going_through import LASTS, through_data
-from perfwatch.triage.shares.starving import for_training
+from perfwatch.triage.rules.busy import through_data
+from perfwatch.triage.shares.data import for_training
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of

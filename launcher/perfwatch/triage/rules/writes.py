@@ -1,9 +1,7 @@
 """Training writes: checkpoints, copies of the model, output."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-
-import msgspec
 
 from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.cards.gpu import regimes, unseen
@@ -13,97 +11,71 @@ from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import repeated
+from perfwatch.triage.shares import saving
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.saving import (
-    comes_back,
-    copying,
-    in_save,
-    is_named_so,
-    rather_computes,
-    recurrent_copies,
-    recurrent_saves,
-    saves,
-    stores_rows,
-    syncs_little,
-    writes_much,
-)
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
-from perfwatch.triage.slowness import LOST_SHARE, certainty, slow, telling, working, worst
+from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, samples, slow, working, worst
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.backing_off import retries
 from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names
-from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags, user_frame
-from perfwatch.verdict import Alternative, Outcome
+from perfwatch.triage.words.frames import any_tag, inner_tags, tags, user_frame
+from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
 
 SLOW_CHECKPOINT = Cause("slow_checkpoint", "slow", "storage", (Stack,))
+CHECKPOINTING = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
+SLOW_OUTPUT = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
-
-@dataclass(frozen=True)
-class Kind:
-    """What comes back between steps, how one of them is called, whose matter that is, and what helps."""
-
-    what: str
-    times: str
-    owner: str
-    way_out: str
-
-
-SAVED = Kind("checkpoints", "saves", "storage", "save less often, or asynchronously")
-COPIED = Kind(
-    "copies of the model in memory",
-    "copies",
-    "user_code",
-    "copy less often, or into one model that is kept: kept.load_state_dict(model.state_dict())",
+SAVED = Line(
+    SLOW_CHECKPOINT,
+    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:.0f} s, at {at}",
+    (
+        Saw(
+            "stack",
+            "saves again and again",
+            "in {lost:.0%} of {kept.seen.samples} samples, {kept.times} times with other work between",
+            "below 5 %",
+        ),
+    ),
+    (("regressed", "the time goes into saves, not into the steps"),),
+    ("save less often, or asynchronously",),
+)
+COPIED = Line(
+    replace(SLOW_CHECKPOINT, owner="user_code"),
+    "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:.0f} s, at {at}",
+    (SAVED.saw[0]._replace(claim="copies again and again"),),
+    (("regressed", "the time goes into copies, not into the steps"),),
+    ("copy less often, or into one model that is kept: kept.load_state_dict(model.state_dict())",),
 )
 
 
 def slow_checkpoint(case: Case) -> Outcome:
     """Fires when saves come back between steps and cost a good part of the time; of several ranks on the one that loses most."""
-    found = [
-        (rank, kept, kind)
-        for rank, seen in working(case)
-        for kind, kept in ((SAVED, recurrent_saves(case, rank, seen)), (COPIED, recurrent_copies(case, rank, seen)))
-        if kept is not None
-    ]
+    found = []
+    for rank, seen in working(case):
+        for line, is_one in ((SAVED, partial(saving.in_save, case)), (COPIED, saving.copying(case, seen))):
+            if (kept := saving.recurring(case, rank, seen, is_one)) is not None:
+                found.append((rank, kept, line))
     if not found:
         return None
-    rank, kept, kind = max(found, key=lambda one: one[1].lost)
-    is_one = copying(case, kept.seen) if kind is COPIED else partial(in_save, case)
-    certain = kind is COPIED or kept.seen.share_where(partial(saves, case)) >= LOST_SHARE
-    frame = kept.seen.top_line(is_one)
-    told = slow(
-        case,
-        SLOW_CHECKPOINT,
-        rank,
-        lost=kept.lost,
-        frame=frame,
-        confidence=certainty(kept.lost) if certain else HIGH,
-        summary=f"{kind.what} take {kept.lost:.0%} of the time: "
-        f"at least {kept.times} {kind.times} in {kept.seen.seconds:.0f} s, at {show(frame)}",
-        evidence=(
-            case.saw(
-                "stack",
-                f"pid {rank.pid}",
-                f"{kind.times} again and again",
-                f"in {kept.lost:.0%} of {kept.seen.samples} samples, {kept.times} times with other work between",
-                "below 5 %",
-            ),
-        ),
-        alternatives=(
-            Alternative(cause="regressed", refuted_by=f"the time goes into {kind.times}, not into the steps"),
-        ),
-        next=(kind.way_out,),
-    )
-    return msgspec.structs.replace(told, owner=kind.owner)
+    rank, kept, line = max(found, key=lambda one: one[1].lost)
+    is_one = saving.copying(case, kept.seen) if line is COPIED else partial(saving.in_save, case)
+    certain = line is COPIED or kept.seen.share_where(partial(saving.saves, case)) >= LOST_SHARE
+    sure = certainty(kept.lost) if certain else HIGH
+    return slow(case, line, rank, kept.lost, frame=kept.seen.top_line(is_one), confidence=sure, kept=kept)
 
 
-CHECKPOINTING = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
-
-NAMED_BYTES = 2**18  # that its thread writes meanwhile: a log beside it grows in a run that hangs, too
-# Of its files, where its own thread writes nothing: lines of a log, ours among them, are no checkpoint.
-GROWN_BYTES = 2**16
-SYNCS_ = frozenset({"fsync", "fdatasync"})
+# That its thread writes meanwhile: a log beside it grows in a run that hangs, too. Of its files, where its own thread writes nothing:
+# lines of a log, ours among them, are no checkpoint.
+NAMED_BYTES, GROWN_BYTES = 2**18, 2**16
+WRITES_OUT = Line(
+    CHECKPOINTING,
+    "a checkpoint is being written",
+    (
+        samples("{does}", "training code", "share"),
+        Saw("io", "something is written", "{moved}", "nothing would mean a hang"),
+    ),
+)
 
 
 def checkpointing(case: Case) -> Outcome:
@@ -111,42 +83,29 @@ def checkpointing(case: Case) -> Outcome:
     for phase in phases(case):
         share = phase.profile.share_where(partial(_in_save_loop, case))
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
-        syncing = wait is not None and wait.kind == "sync"
-        confidence = CERTAIN
+        syncing, confidence = wait is not None and wait.kind == "sync", CERTAIN
         if share < MOSTLY and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
-            share, confidence = phase.profile.share_where(is_named_so), HIGH
+            share, confidence = phase.profile.share_where(saving.is_named_so), HIGH
             if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
-        if not moved or comes_back(case, phase.rank, phase.profile):
-            continue
-        if len(phase.profile.runs(partial(retries, case))) >= TWICE:
+        if not moved or len(phase.profile.runs(partial(retries, case))) >= TWICE:
             continue  # the same save, again and again: it fails
-        return phase.finding(
-            CHECKPOINTING,
-            "a checkpoint is being written",
-            repeated(case, phase.profile.top_line(), confidence),
-            (
-                case.saw(
-                    "stack",
-                    f"pid {phase.rank.pid}",
-                    "saves" if share else "syncs",
-                    f"{share:.0%} of {phase.profile.samples} samples",
-                    "training code",
-                ),
-                case.saw("io", f"pid {phase.rank.pid}", "something is written", moved, "nothing would mean a hang"),
-            ),
-        )
+        sure = repeated(case, phase.profile.top_line(), confidence)
+        return phase.finding(case, WRITES_OUT, sure, does="saves" if share else "syncs", share=share, moved=moved)
     return None
+
+
+FLUSHES = frozenset({"fsync", "fdatasync"})
 
 
 def _in_save_loop(case: Case, stack: Stack) -> bool:
     """True if a stack is in a save, or sleeps in a loop of the program that writes pieces out and syncs each."""
-    if saves(case, stack):
+    if saving.saves(case, stack):
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & SYNCS_) and not called & TRAINS and writes_much(case, stack) is True
+    return bool(called & FLUSHES) and not called & TRAINS and saving.writes_much(case, stack) is True
 
 
 def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
@@ -165,19 +124,25 @@ def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
     return ""
 
 
-SLOW_OUTPUT = Cause("slow_output", "slow", "user_code", (Stack, Thread))
-
 PRINTING = frozenset({"print", "pprint"})
 WRITING = frozenset({"write", "flush", "writelines"})
 STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
 LOGGING = frozenset("info debug warning error critical exception log".split())
-OUTPUT, PICTURES, ROWS = "output", "pictures", "rows of a database"
-ADVICE = {
-    OUTPUT: "redirect the output to a file, and leave it to the kernel when that goes to the disk",
-    PICTURES: "hand pictures to a thread or a process that encodes them",
-    ROWS: "put the rows of many steps into one transaction (executemany)",
-}
+# What is written, and what helps.
+OUTPUT = ("output", "redirect the output to a file, and leave it to the kernel when that goes to the disk")
+PICTURES = ("pictures", "hand pictures to a thread or a process that encodes them")
+ROWS = ("rows of a database", "put the rows of many steps into one transaction (executemany)")
 STANDS_SECONDS, LONGER_WRITE = 2.0, 3.0  # times the longest write before
+WRITES = Line(
+    SLOW_OUTPUT,
+    "the training thread writes {what} {lost:.0%} of the time at {at}",
+    (
+        samples("prints or logs", "below 2 %", "writing", optional=True),
+        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of looks", "0 %", share="blocked"),
+    ),
+    (("blocked_pipe", "the writes go through, slowly"),),
+    ("write every hundredth step", "{advice}"),
+)
 
 
 def slow_output(case: Case) -> Outcome:
@@ -186,37 +151,23 @@ def slow_output(case: Case) -> Outcome:
     if found is None:
         return None
     rank, seen, lost = found
-    frame = seen.top_line(lambda stack: _prints(case, stack)) or seen.top_line()
-    what = _what(case, seen, MOSTLY * lost)
-    return slow(
-        case,
-        SLOW_OUTPUT,
-        rank,
-        lost=lost,
-        frame=frame,
-        summary=f"the training thread writes {what} {lost:.0%} of the time at {show(frame)}",
-        evidence=telling(
-            case,
-            f"pid {rank.pid}",
-            ("stack", "prints or logs", _writing(case, rank, seen), f"{seen.samples} samples", "below 2 %"),
-            ("syscall", "blocked in a write that has to wait", held_back(case, rank), "looks", "0 %"),
-        ),
-        alternatives=(Alternative(cause="blocked_pipe", refuted_by="the writes go through, slowly"),),
-        next=("write every hundredth step", ADVICE[what]),
-    )
-
-
-def _what(case: Case, seen: Profile, most: float) -> str:
-    if seen.share("picture") >= most:
-        return PICTURES
-    return ROWS if seen.share_where(lambda stack: stores_rows(case, stack)) >= most else OUTPUT
+    stores = partial(saving.stores_rows, case)
+    what, advice = ROWS if seen.share_where(stores) >= MOSTLY * lost else OUTPUT
+    what, advice = PICTURES if seen.share("picture") >= MOSTLY * lost else (what, advice)
+    frame = seen.top_line(partial(_prints, case)) or seen.top_line()
+    facts = Facts(what=what, advice=advice, writing=_writing(case, rank, seen), blocked=held_back(case, rank))
+    return slow(case, WRITES, rank, lost, frame=frame, seen=seen, **facts)
 
 
 def _prints(case: Case, stack: Stack) -> bool:
     found = tags(stack)
     if "log_lock" in found:
         return False  # a thread that waits for its turn writes nothing
-    if any_tag(found, "log", "tracker", "picture") or syncs_little(case, stack) or stores_rows(case, stack):
+    if (
+        any_tag(found, "log", "tracker", "picture")
+        or saving.syncs_little(case, stack)
+        or saving.stores_rows(case, stack)
+    ):
         return True
     if _for_device(case, stack):
         return False  # print(loss.item()): what takes the time is the wait for the value
@@ -225,7 +176,7 @@ def _prints(case: Case, stack: Stack) -> bool:
     if frame is None or any_tag(called, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
         return False
     line = line_of(case.history, frame)
-    return line is not None and any(map(_is_output, line.calls)) and not rather_computes(case, stack, line.calls)
+    return line is not None and any(map(_is_output, line.calls)) and not saving.rather_computes(case, stack, line.calls)
 
 
 def _for_device(case: Case, stack: Stack) -> bool:
@@ -252,10 +203,7 @@ def _writing(case: Case, rank: Member, seen: Profile) -> float:
 
     Nor does one write that is not over yet and takes far longer than those before: it may never be.
     """
-
-    def prints(stack: Stack) -> bool:
-        return _prints(case, stack)
-
+    prints = partial(_prints, case)
     *before, last = seen.runs(prints) or [(0.0, 0.0)]
     usual = max((end - begin for begin, end in before), default=0.0)
     rests = motion(case.history, rank.pid, case.progress[rank.pid].thread).ran_ago_seconds or 0.0
@@ -285,8 +233,4 @@ def _waits_to_write(case: Case, look: Thread, sends: bool) -> bool:
     return wait.fd in STANDARD_OUTPUTS or (file is not None and file.reading.kind in ("pipe", "fifo"))
 
 
-RULES = (
-    Rule(SLOW_CHECKPOINT, slow_checkpoint),
-    Rule(CHECKPOINTING, checkpointing),
-    Rule(SLOW_OUTPUT, slow_output),
-)
+RULES = (Rule(SLOW_CHECKPOINT, slow_checkpoint), Rule(CHECKPOINTING, checkpointing), Rule(SLOW_OUTPUT, slow_output))

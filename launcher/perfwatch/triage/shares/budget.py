@@ -8,10 +8,10 @@ from functools import partial
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import own_work, prepares, rests, takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import hook_of
-from perfwatch.triage.shares.starving import awaits_data
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS
 from perfwatch.triage.shares.training import without_gradients_at
 from perfwatch.triage.words.frames import any_tag, of_tensors, tags

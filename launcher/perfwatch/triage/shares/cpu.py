@@ -1,7 +1,5 @@
 """Who wants the CPUs, who gets them, and who burns them: shared by the rules about a crowded machine."""
 
-from dataclasses import dataclass
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import FAR_APART, motion
 from perfwatch_probes import readings as r
@@ -16,20 +14,8 @@ WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread want
 FAIR_PART = 0.1
 
 
-@dataclass(frozen=True)
-class Demand:
-    """Which threads of the job, (pid, tid), want one of the CPUs of a rank most of the time."""
-
-    wanting: frozenset[tuple[int, int]]
-
-    @property
-    def threads(self) -> int:
-        """How many they are."""
-        return len(self.wanting)
-
-    def delay_share(self, pid: int, case: Case) -> float:
-        """Of the training thread of a rank; 0 when not known."""
-        return delay_share(case, pid) or 0.0
+# Threads of the job, (pid, tid), that want one of the CPUs of a rank most of the time.
+Demand = frozenset[tuple[int, int]]
 
 
 def delay_share(case: Case, pid: int) -> float | None:
@@ -55,13 +41,11 @@ def _demand(case: Case, own: frozenset[int]) -> Demand | None:
         if pid not in case.job.members or seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
             continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
-        if moved.run_share is None:
-            continue
-        known = True
-        if moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE:
+        known = known or moved.run_share is not None
+        if moved.run_share is not None and moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE:
             runs[pid, tid] = moved.run_share
     least = FAIR_PART * sum(runs.values()) / len(runs) if runs else 0.0
-    return Demand(frozenset(key for key, run in runs.items() if run >= least)) if known else None
+    return frozenset(key for key, run in runs.items() if run >= least) if known else None
 
 
 def sharers(case: Case, rank_pid: int) -> int:
@@ -98,13 +82,6 @@ def allowed_cpus(case: Case, pid: int) -> float | None:
         if (group := case.history.latest(r.Cgroup, *key)) and group.reading.quota_cpus
     ]
     return min([cpus, *quotas]) if cpus is not None else None
-
-
-def crowds_itself(case: Case, pid: int) -> bool:
-    """True if the job's own threads are so many for each CPU that whatever it waits for waits for one first."""
-    cpus, wanted = allowed_cpus(case, pid), demand(case, pid)
-    delayed = (delay_share(case, pid) or 0.0) >= DELAYED_SHARE
-    return cpus is not None and wanted is not None and delayed and wanted.threads >= BUSY_PER_CPU * cpus + 1
 
 
 def own_cores(case: Case, on: frozenset[int] | None = None) -> float:

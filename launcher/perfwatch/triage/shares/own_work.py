@@ -1,7 +1,6 @@
 """What a training thread does besides training: Python of the program's own, or libraries that make data.
 
-Tensor arithmetic that the program calls from its own functions looks the same in Python stacks: there the native profile
-decides.
+Tensor arithmetic that the program calls from its own functions looks the same in Python stacks: there the native profile decides.
 """
 
 import re
@@ -9,13 +8,33 @@ import re
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.words.code import calling_line, line_of, names
-from perfwatch.triage.words.frames import COMPREHENSIONS, is_user, of_tensors, short_name, tags, tags_of
+from perfwatch.triage.words.frames import (
+    COMPREHENSIONS,
+    is_user,
+    of_tensors,
+    short_name,
+    tags,
+    tags_of,
+    user_frame,
+    user_frames,
+)
 from perfwatch_probes import readings as r
 
 PROGRAM_WAITS = frozenset({"child_wait", "selector"})
 LOADER = frozenset({"fetch", "collate"})  # kinds of work in which a DataLoader makes a batch
 # A comprehension of a list, dict or set: from Python 3.12 on (PEP 709) it has no frame of its own.
 _INLINED = re.compile(r"[\[{].*\sfor\s.+\sin\s")
+
+
+def calls_at(history: History, stack: r.Stack) -> frozenset[str]:
+    """The names that the program's innermost line calls; none where its text is unknown."""
+    line = line_of(history, user_frame(stack))
+    return names(line.calls) if line is not None else frozenset()
+
+
+def lines_around(history: History, stack: r.Stack) -> list[r.SourceLine]:
+    """The texts of the program's own lines that a stack is at, innermost first, as far as they were read."""
+    return [line for frame in user_frames(stack) if (line := line_of(history, frame)) is not None]
 
 
 def own_work(stack: r.Stack) -> bool:

@@ -58,10 +58,13 @@ class Profile:
         """Share of samples whose stack has one of these tags; 0 without samples."""
         return self.share_where(lambda stack: any_tag(tags(stack), *wanted))
 
+    def count(self, holds: Callable[[r.Stack], bool]) -> int:
+        """The samples for which something holds."""
+        return sum(one.reading.samples for one in self.sights if holds(one.reading))
+
     def share_where(self, holds: Callable[[r.Stack], bool]) -> float:
         """Share of samples for which something holds; 0 without samples."""
-        total = self.samples
-        return sum(one.reading.samples for one in self.sights if holds(one.reading)) / total if total else 0.0
+        return self.count(holds) / self.samples if self.sights else 0.0
 
     def seen(self, *wanted: str) -> bool:
         """True if any sample had one of these tags."""
@@ -95,6 +98,10 @@ class Profile:
             if self.sights and begin > self.sights[0].at - self.sights[0].reading.span_seconds
         )
 
+    def where(self, holds: Callable[[r.Stack], bool]) -> "Profile":
+        """The samples for which something holds."""
+        return Profile(tuple(one for one in self.sights if holds(one.reading)), self.seconds)
+
     def after_last(self, holds: Callable[[r.Stack], bool]) -> "Profile":
         """The samples after the last one for which something holds; all where it holds for none."""
         last = max((number for number, one in enumerate(self.sights, 1) if holds(one.reading)), default=0)
@@ -107,33 +114,37 @@ class Profile:
             counted[show(user_frame(one.reading)) or "?"] += one.reading.samples
         return counted
 
+    def commonest(self, frame_of: Callable[[r.Stack], r.Frame | None]) -> r.Frame | None:
+        """The frame that most samples have, of those that are found in each; None where none is."""
+        return next(iter(self.frames(frame_of)), None)
+
     def busiest(self, most: int) -> list[r.Frame]:
         """The program's own frames that most of the samples are in."""
-        return self._commonest(most, slice(0, 1))
+        return list(self.frames(lambda stack: next(iter(user_frames(stack)), None)))[:most]
 
     def callers(self, most: int) -> list[r.Frame]:
         """The program's own frames from which most of the samples were called, at whatever depth."""
-        return self._commonest(most, slice(1, None))
-
-    def _commonest(self, most: int, of: slice) -> list[r.Frame]:
         counted: Counter[r.Frame] = Counter()
         for one in self.sights:
-            counted.update(dict.fromkeys(user_frames(one.reading)[of], one.reading.samples))
+            counted.update(dict.fromkeys(user_frames(one.reading)[1:], one.reading.samples))
         return [frame for frame, _ in counted.most_common(most)]
+
+    def frames(self, frame_of: Callable[[r.Stack], r.Frame | None]) -> dict[r.Frame, int]:
+        """Samples by what is found in each, the commonest first."""
+        counted: Counter[r.Frame] = Counter()
+        for one in self.sights:
+            if (frame := frame_of(one.reading)) is not None:
+                counted[frame] += one.reading.samples
+        return dict(counted.most_common())
 
     def top_line(self, holds: Callable[[r.Stack], bool] = lambda _: True) -> r.Frame | None:
         """The line in which most samples are of that function of the program's own in which most samples are; of those that hold."""
+        lines = self.frames(lambda stack: user_frame(stack) if holds(stack) else None)
         functions: Counter[tuple[str, str]] = Counter()
-        counted: Counter[r.Frame] = Counter()
-        for one in self.sights:
-            frame = user_frame(one.reading)
-            if frame is not None and holds(one.reading):
-                functions[frame.function, frame.file] += one.reading.samples
-                counted[frame] += one.reading.samples
-        if not functions:
-            return None
-        busiest = functions.most_common(1)[0][0]
-        return max((f for f in counted if (f.function, f.file) == busiest), key=lambda frame: counted[frame])
+        for frame, samples in lines.items():
+            functions[frame.function, frame.file] += samples
+        busiest = functions.most_common(1)[0][0] if functions else None
+        return next((frame for frame in lines if (frame.function, frame.file) == busiest), None)
 
 
 def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:

@@ -14,20 +14,17 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MUCH, NEARLY_ALL, NOTABLE
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, NEARLY_ALL, NOTABLE, OFTEN
 from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
-from perfwatch.verdict import Evidence
-from perfwatch_probes.readings import Frame, NativeProfile, Stack
+from perfwatch_probes.readings import Frame, NativeProfile, Stack, Steps
 
 PROFILE_SECONDS = 1.0
 # Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
 _TORCH_SYMBOLS = re.compile(
     r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
 )
-# Functions of the interpreter that are named so; of loops of Python a third to a half of the time is in them.
-_PYTHON_SYMBOLS = re.compile(r"_?Py[A-Z_]")
 
 
 def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -> NativeProfile | None:
@@ -40,25 +37,15 @@ def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -
 def native_python_share(case: Case, rank: Member) -> float | None:
     """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
     seen = native_profile(case, rank)
-    return (
-        None
-        if seen is None
-        else sum(share for symbol, share in seen.shares.items() if not _TORCH_SYMBOLS.search(symbol))
-    )
-
-
-def interpreter_share(case: Case, rank: Member) -> float | None:
-    """Share of a native profile of the training thread in the interpreter's own functions; None without a profile."""
-    seen = native_profile(case, rank)
-    return (
-        None if seen is None else sum(share for symbol, share in seen.shares.items() if _PYTHON_SYMBOLS.match(symbol))
-    )
+    shares = seen.shares.items() if seen is not None else ()
+    return None if seen is None else sum(share for symbol, share in shares if not _TORCH_SYMBOLS.search(symbol))
 
 
 RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
 OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
-NATIVE_SHARE = 0.3  # of a native profile, in the interpreter or in libraries other than torch's
-# Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them. A dump may be torn, or a step be made.
+NATIVE_SHARE = OFTEN  # of a native profile, in the interpreter or in libraries other than torch's
+# Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them, so four with it for one without tell Python.
+# Of work between steps it takes six: a dump may be torn, or a step be made.
 OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
 
 
@@ -75,22 +62,26 @@ def _unpickles(case: Case, stack: Stack) -> bool:
     return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
 
 
+def gil_samples(seen: Profile, holds: Callable[[Stack], bool]) -> tuple[int, int]:
+    """Dumps that found a thread at some work and with the GIL, and without it."""
+    known = seen.where(lambda stack: stack.owns_gil is not None and holds(stack))
+    owned = known.count(lambda stack: bool(stack.owns_gil))
+    return owned, known.samples - owned
+
+
 def keeps_gil(seen: Profile, holds: Callable[[Stack], bool]) -> bool:
     """True if nearly each dump of several that found a thread at some work saw it own the GIL: it is no arithmetic of torch."""
-    known = [one.reading for one in seen.sights if one.reading.owns_gil is not None and holds(one.reading)]
-    owned = sum(stack.samples for stack in known if stack.owns_gil)
-    released = sum(stack.samples for stack in known) - owned
+    owned, released = gil_samples(seen, holds)
     return owned >= OWNED_LOOKS and owned >= OWNED_PER_RELEASED * released
 
 
-def shown(case: Case, rank: Member, seen: Profile, lost: float, native: float | None) -> tuple[Evidence, ...]:
-    """What the samples and, where there is one, a native profile show of it."""
-    who = f"pid {rank.pid}"
-    outside = f"{lost:.0%} of {seen.samples} samples"
-    found = [case.saw("stack", who, "is outside of model, backward, optimizer and loader", outside, "below 20 %")]
-    if native is not None:
-        found.append(case.saw("native", who, "is not in torch's code", f"{native:.0%} of the native profile", "little"))
-    return tuple(found)
+def mode_on(case: Case, rank: Member, mode: str) -> bool | None:
+    """True if something was on in torch after the newest step, as the agent reports; None without an agent.
+
+    What is switched on for a part of each step only, may be off by then.
+    """
+    seen = case.history.latest(Steps, rank.pid)
+    return None if seen is None or seen.reading.modes is None else mode in seen.reading.modes
 
 
 Callers = tuple[tuple[str, frozenset[str] | None, str | None], ...]
@@ -106,9 +97,6 @@ _CALLERS: Callers = (
 )
 HOOK_CALLERS = _CALLERS[:2] + _CALLERS[3:5]  # a function with a backward of its own may be the model itself
 _DECORATES = "torch/utils/_contextlib.py"  # torch.no_grad around a hook
-CALLED_BACK_OWNED_PER_RELEASED = (
-    4  # dumps; small operations of torch are without the GIL in 80 to 100 % of them (see other_work)
-)
 
 
 @dataclass(frozen=True)
@@ -119,13 +107,11 @@ class CalledBack:
     frame: Frame  # the program's own, that torch called
     owned: int  # dumps that found the thread there and with the GIL
     released: int  # and without
-    interpreted: float | None  # share of a native profile of the whole thread in the interpreter
 
     @property
     def is_python(self) -> bool:
         """True if it is a good part of the time, and nothing speaks against its being Python that computes there."""
-        agrees = self.interpreted is None or self.interpreted >= MUCH * self.share
-        return self.share >= LOST_SHARE and agrees and self.owned >= CALLED_BACK_OWNED_PER_RELEASED * self.released
+        return self.share >= LOST_SHARE and self.owned >= OWNED_LOOKS * self.released
 
 
 def called_back(stack: Stack) -> Frame | None:
@@ -137,11 +123,6 @@ def hook_of(stack: Stack) -> Frame | None:
     """The hook of the program's own that a stack is in, or below, whatever runs there; None where it is in none."""
     pairs = zip(stack.frames, stack.frames[1:], strict=False)
     return next((frame for frame, caller in pairs if is_user(frame) and calls_back(caller, frame, HOOK_CALLERS)), None)
-
-
-def python_called_back(case: Case, rank: Member) -> CalledBack | None:
-    """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
-    return case.history.once(("called_back", rank.pid), lambda: _python(case, rank))
 
 
 def callback_path(stack: Stack) -> tuple[Frame, ...]:
@@ -163,35 +144,29 @@ def calls_back(caller: Frame, callee: Frame, callers: Callers = _CALLERS) -> boo
     )
 
 
-def _python(case: Case, rank: Member) -> CalledBack | None:
+def python_called_back(case: Case, rank: Member) -> CalledBack | None:
+    """How much of a training thread's time goes into such loops of Python, and where most of it; None without any."""
+    return case.history.once(("called_back", rank.pid), lambda: _called_back(case, rank))
+
+
+def _called_back(case: Case, rank: Member) -> CalledBack | None:
     seen, ever = case.profile(rank, LATELY_SECONDS), case.profile(rank)
-    callees = {(frame.function, frame.file) for one in ever.sights if (frame := called_back(one.reading))}
+    callees = {(frame.function, frame.file) for frame in ever.frames(called_back)}
     moves = {callee for callee in callees if _moves(case.history, ever, callee)}
 
     def within(stack: Stack) -> bool:
         path = callback_path(stack)
         return bool(path) and (path[-1].function, path[-1].file) in moves and _turns(case.history, stack, path)
 
-    if not (share := seen.share_where(within)):
-        return None
-    at: Counter[Frame] = Counter()
-    for one in seen.sights:
-        if within(one.reading):
-            at[callback_path(one.reading)[-1]] += one.reading.samples
-    known = [one.reading for one in ever.sights if one.reading.owns_gil is not None and within(one.reading)]
-    owned = sum(stack.samples for stack in known if stack.owns_gil)
-    released = sum(stack.samples for stack in known if not stack.owns_gil)
-    return CalledBack(share, at.most_common(1)[0][0], owned, released, interpreter_share(case, rank))
+    frame = seen.where(within).commonest(called_back)
+    return None if frame is None else CalledBack(seen.share_where(within), frame, *gil_samples(ever, within))
 
 
 def _turns(history: History, stack: Stack, path: tuple[Frame, ...]) -> bool:
     """True if a loop of the program's is on the way to where a stack stands, and no work that has a name of its own."""
-    if inner_tags(stack):
-        return False
-    own = [frame for frame in path if is_user(frame)]
-    return any(
-        in_comprehension(history, frame) or bool((line := line_of(history, frame)) and line.loops) for frame in own
-    )
+    lines = ((frame, line_of(history, frame)) for frame in path if is_user(frame))
+    loops = any(in_comprehension(history, frame) or (line is not None and bool(line.loops)) for frame, line in lines)
+    return loops and not inner_tags(stack)
 
 
 def _moves(history: History, seen: Profile, callee: tuple[str, str]) -> bool:

@@ -3,16 +3,16 @@
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import was_at
 from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.own_work import calls_at
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MOSTLY, NOTABLE
-from perfwatch.triage.slowness import LOST_SHARE, working
-from perfwatch.triage.words.code import calling_line, line_of, names
+from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.words.code import calling_line, names
 from perfwatch.triage.words.frames import any_tag, inner_frames, of_torch, short_name, tags, user_frame, user_frames
 from perfwatch_probes.readings import Stack, Thread
 
@@ -23,10 +23,9 @@ EXECUTES = frozenset("execute executemany executescript".split())
 CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
 SYNCS = frozenset("fsync fdatasync sync".split())
 COPIES = frozenset("clone cpu deepcopy copy".split())  # of what state_dict() gives, which are references
-MUCH_BYTES = 2**18  # per second: an audit trail or a log that is synced line by line mostly stays far below
-LARGE_BYTES = (
-    2**12
-)  # per call: what is buffered comes in 8 KiB and more, lines of a log that are flushed one by one do not
+# Per second: an audit trail or a log that is synced line by line mostly stays far below. Per call: what is buffered comes in 8 KiB and
+# more, lines of a log that are flushed one by one do not.
+MUCH_BYTES, LARGE_BYTES = 2**18, 2**12
 
 
 @dataclass(frozen=True)
@@ -38,40 +37,20 @@ class Saves:
     lost: float
 
 
-def recurrent_saves(case: Case, rank: Member, seen: Profile) -> Saves | None:
+def recurring(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack], bool]) -> Saves | None:
     """Saves that come back and cost a good part of the time: many small ones in a short window, or a few long ones in two minutes.
 
-    The time from save to save counts: a window of any other length holds now one more of them, now one less.
+    The time from save to save counts: a window of any other length holds now one more of them, now one less. A job whose steps are late
+    is sampled more than one that is well: in a long window the time that saves were seen to take counts as well.
     """
-    return _recurrent(case, rank, seen, partial(in_save, case))
-
-
-def recurrent_copies(case: Case, rank: Member, seen: Profile) -> Saves | None:
-    """The same of copies of the model in memory, such as the best weights so far."""
-    return _recurrent(case, rank, seen, copying(case, seen))
-
-
-def _recurrent(case: Case, rank: Member, seen: Profile, saving: Callable[[Stack], bool]) -> Saves | None:
     for window in (seen, case.profile(rank, LONG_SECONDS)):
-        times, share = recurrent(case, rank, window, saving)
-        lost = min(share, _share_of_time(window, saving))
+        times, lost = recurrent(case, rank, window, saving)
+        if window.seconds >= LATELY_SECONDS:
+            took = sum(one.reading.span_seconds for one in window.sights if saving(one.reading))
+            lost = min(lost, took / window.seconds)
         if times >= COMES_BACK and lost >= LOST_SHARE:
             return Saves(window, times, lost)
     return None
-
-
-def comes_back(case: Case, rank: Member, phase: Profile) -> bool:
-    """True if a phase of a rank that is mostly a save is one of several that are told as what they cost."""
-    if phase.share_where(partial(in_save, case)) < MOSTLY:
-        return False
-    return any(one.pid == rank.pid and recurrent_saves(case, one, seen) is not None for one, seen in working(case))
-
-
-def _share_of_time(seen: Profile, saving: Callable[[Stack], bool]) -> float:
-    """Share of the window that saves were seen to take: a job whose steps are late is sampled more than one that is well."""
-    if seen.seconds < LATELY_SECONDS:
-        return 1.0
-    return sum(one.reading.span_seconds for one in seen.sights if saving(one.reading)) / seen.seconds
 
 
 def in_save(case: Case, stack: Stack) -> bool:
@@ -83,10 +62,8 @@ def is_named_so(stack: Stack) -> bool:
     """True if a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
     if any_tag(tags(stack), *TRAINING_TAGS, "fetch"):
         return False  # activation checkpointing; a function that trains and saves
-    return any(
-        SAVING_NAME.search(short_name(frame.function).lower()) or SAVING_CLASS.search(frame.function)
-        for frame in user_frames(stack)
-    )
+    functions = [frame.function for frame in user_frames(stack)]
+    return any(SAVING_NAME.search(short_name(one).lower()) or SAVING_CLASS.search(one) for one in functions)
 
 
 def saves(case: Case, stack: Stack) -> bool:
@@ -96,18 +73,19 @@ def saves(case: Case, stack: Stack) -> bool:
     line = calling_line(case.history, stack)
     if line is None or not (called := names(line.calls)) & (SAVES | SYNCS):
         return False
-    if rather_computes(case, stack, line.calls) or not called & SAVES:  # to pickle many objects takes arithmetic, too
-        return writes_much(case, stack) is True
-    return True
+    # To pickle many objects takes arithmetic, too.
+    plain = bool(called & SAVES) and not rather_computes(case, stack, line.calls)
+    return plain or writes_much(case, stack) is True
 
 
 def writes_much(case: Case, stack: Stack) -> bool | None:
     """True if a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
     written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
     calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
-    if written is not None and calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]:
-        return False
-    return None if written is None else written[0] >= MUCH_BYTES * written[1]
+    if written is None:
+        return None
+    lines = calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]
+    return not lines and written[0] >= MUCH_BYTES * written[1]
 
 
 def copying(case: Case, seen: Profile) -> Callable[[Stack], bool]:
@@ -117,12 +95,10 @@ def copying(case: Case, seen: Profile) -> Callable[[Stack], bool]:
     def holds(stack: Stack) -> bool:
         if "model_copy" in tags(stack):
             return True
-        frame = user_frame(stack)
-        if frame is None or not stack.frames or any_tag(tags(stack), *TRAINING_TAGS):
+        if not stack.frames or any_tag(tags(stack), *TRAINING_TAGS):
             return False
-        line = line_of(case.history, frame)
-        called = names(line.calls) if line is not None else frozenset()
-        return (frame in lines) or ("state_dict" in called and bool(called & COPIES))
+        called = calls_at(case.history, stack)
+        return user_frame(stack) in lines or ("state_dict" in called and bool(called & COPIES))
 
     return holds
 

@@ -1,19 +1,29 @@
-"""What a training thread does once for each step, and in which loops it does so."""
+"""What a training thread does once for each step, in which loops it does so, and loops over data or an environment without steps."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen, median
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.own_work import fetches, lines_around, prepares
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MANY_SAMPLES, MOSTLY, NEARLY_ALL
-from perfwatch.triage.shares.without_steps import in_environment
+from perfwatch.triage.shares.thresholds import (
+    ENOUGH_SAMPLES,
+    FEW_TIMES,
+    LATELY_SECONDS,
+    MANY_SAMPLES,
+    MOSTLY,
+    NEARLY_ALL,
+)
 from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
     any_tag,
+    inside,
     is_named,
     is_user,
     of_torch,
@@ -27,8 +37,7 @@ from perfwatch.triage.words.frames import (
 )
 from perfwatch_probes.readings import FLAG, Frame, SourceLine, Stack
 
-FEW_STEPS = 3  # before so many, or where none was timed, the length of a step is unknown
-
+FEW_STEPS = FEW_TIMES  # before so many, or where none was timed, the length of a step is unknown
 
 EACH_LOSS = frozenset({"scale", "apply_scale", "_lazy_init_scale_growth_tracker"})  # of the scaler: once per backward
 NO_UPDATE = frozenset("zero_grad __init__ add_param_group state_dict load_state_dict".split())
@@ -38,12 +47,16 @@ LOSSES = "torch/nn/functional.py"
 # at gradients, cost more than that.
 COMPANION_WEIGHT, CLEARING_WEIGHT = 0.5, 0.25
 GRADIENTS_OFF = frozenset({"no_grad", "inference_mode"})
-ASKED_OF_GRADIENTS = frozenset({"isfinite", "isnan", "isinf", "norm"})
+FINITE = frozenset({"isfinite", "isnan", "isinf"})
 
 
 def steps_an_optimizer(line: SourceLine | None) -> bool:
     """True if the loop around a line of the program, or a function that it calls, makes passes and an optimizer's steps."""
     return line is not None and names(line.loop_calls) >= TRAINS and asks_for_an_update(line.loop_calls)
+
+
+def _functions_tagged(stack: Stack, tag: str) -> set[str]:
+    return {short_name(frame.function) for frame in stack.frames if tag in tags_of(frame.function, frame.file)}
 
 
 def updates(stack: Stack) -> bool:
@@ -57,14 +70,9 @@ def makes_gradients(stack: Stack) -> bool:
     return any_tag(tags(stack), "backward", "scaler") or updates(stack)
 
 
-def trains(seen: Profile) -> bool:
-    """True if any sample does."""
-    return seen.share_where(makes_gradients) > 0.0
-
-
-def since_gradients(seen: Profile) -> Profile:
-    """The samples after the last one that made gradients, or an update of them."""
-    return seen.after_last(makes_gradients)
+def in_backward(stack: Stack) -> bool:
+    """True if a stack is in a backward pass."""
+    return "backward" in tags(stack)
 
 
 def decodes(seen: Profile, steps: StepClock | None) -> bool:
@@ -74,17 +82,14 @@ def decodes(seen: Profile, steps: StepClock | None) -> bool:
     """
     if steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds:
         return False
-    since = since_gradients(seen)
+    since = seen.after_last(makes_gradients)
     return since.samples >= ENOUGH_SAMPLES and since.share("forward") >= MOSTLY
 
 
 def without_gradients(history: History, seen: Profile) -> bool:
     """True if all of it was in functions that ``torch.no_grad`` or ``inference_mode`` decorates, or in blocks of either."""
-    return seen.share_where(partial(_gradients_off, history)) >= NEARLY_ALL
-
-
-def _gradients_off(history: History, stack: Stack) -> bool:
-    return "no_grad" in tags(stack) or in_block_without(history, stack) is not None
+    off = seen.share_where(lambda stack: "no_grad" in tags(stack) or in_block_without(history, stack) is not None)
+    return off >= NEARLY_ALL
 
 
 def in_block_without(history: History, stack: Stack) -> Frame | None:
@@ -106,7 +111,7 @@ def without_gradients_at(history: History, stack: Stack) -> Frame | None:
 
 
 def accompanies(stack: Stack) -> bool:
-    """True if a stack is in what goes with a step, once for each: it costs up to twice as much (``ONCE``)."""
+    """True if a stack is in what goes with a step, once for each: it costs up to twice as much."""
     return not updates(stack) and (any_tag(tags(stack), "clip") or bool(_functions_tagged(stack, "scaler") - EACH_LOSS))
 
 
@@ -115,17 +120,12 @@ def clears(stack: Stack) -> bool:
     return "zero_grad" in _functions_tagged(stack, "optimizer")
 
 
-def clears_only(line: SourceLine | None) -> bool:
-    """True if a line of the program sets gradients to zero, and makes no step: what it calls may bear no name of an optimizer's."""
-    return line is not None and "zero_grad" in names(line.calls) and "step" not in names(line.calls)
-
-
 def looks_at_gradients(history: History, stack: Stack) -> bool:
     """True if a stack stands at a line of the program that asks gradients for their size, or whether they are finite."""
     if any_tag(tags(stack), *PASSES) or updates(stack):
         return False
     line = line_of(history, user_frame(stack))
-    return line is not None and ".grad" in line.text and bool(names(line.calls) & ASKED_OF_GRADIENTS)
+    return line is not None and ".grad" in line.text and bool(names(line.calls) & {*FINITE, "norm"})
 
 
 def beside_a_step(history: History, seen: Profile) -> float:
@@ -134,13 +134,9 @@ def beside_a_step(history: History, seen: Profile) -> float:
     def dearer(stack: Stack) -> bool:
         return clears(stack) or looks_at_gradients(history, stack)
 
-    once, cleared = seen.share_where(accompanies), seen.share_where(dearer)
-    parts = seen.share_where(lambda stack: (accompanies(stack) or dearer(stack)) and _part_of_a_step(history, stack))
-    return (
-        0.0
-        if parts > MOSTLY * (once + cleared)
-        else (COMPANION_WEIGHT * once + CLEARING_WEIGHT * cleared) * seen.samples
-    )
+    once, cleared = seen.count(accompanies), seen.count(dearer)
+    parts = seen.count(lambda stack: (accompanies(stack) or dearer(stack)) and _part_of_a_step(history, stack))
+    return 0.0 if parts > MOSTLY * (once + cleared) else COMPANION_WEIGHT * once + CLEARING_WEIGHT * cleared
 
 
 def _part_of_a_step(history: History, stack: Stack) -> bool:
@@ -148,9 +144,8 @@ def _part_of_a_step(history: History, stack: Stack) -> bool:
 
     Differentially private training clips the gradient of each example; an attack clears the gradients before each of its passes.
     """
-    lines = (line_of(history, frame) for frame in user_frames(stack))
-    passes = (names(line.loop_calls) for line in lines if line is not None and "backward" in names(line.loop_calls))
-    inner = next(passes, None)
+    called = (names(line.loop_calls) for line in lines_around(history, stack))
+    inner = next((one for one in called if "backward" in one), None)
     return inner is not None and not any("step" in name for name in inner)
 
 
@@ -164,10 +159,6 @@ def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
     return losses or any_tag(tags(stack), *PASSES) or own in lines or (own is not None and of_torch(own))
 
 
-def _functions_tagged(stack: Stack, tag: str) -> set[str]:
-    return {short_name(frame.function) for frame in stack.frames if tag in tags_of(frame.function, frame.file)}
-
-
 # Function, file and line of the pass and of what calls it; further outside the functions alone: a training may be called twice.
 Place = tuple[tuple[str, str, int], ...]
 
@@ -175,7 +166,7 @@ PLACE_LINES = 2
 USUAL_PASSES = 4.0  # times the usual number of passes from one update that is met to the next: what lasts longer may be something else
 
 
-def place(stack: Stack, tag: str) -> Place | None:
+def place(tag: str, stack: Stack) -> Place | None:
     """Where in the program a pass is made, innermost first; None outside of one."""
     frames = own_frames(stack)
     depths = [depth for depth, frame in enumerate(frames) if tag in tags_of(frame.function, frame.file)]
@@ -193,11 +184,22 @@ def of_steps(case: Case, rank: Member, tag: str = "backward") -> frozenset[Place
     return case.history.once(("passes of steps", rank.pid, tag), lambda: _of_steps(case, rank, tag))
 
 
+def _of_steps(case: Case, rank: Member, tag: str) -> frozenset[Place]:
+    sights: Iterable[Seen[Stack]] = case.profile(rank).sights
+    if case.steps(rank) is not None:
+        made = stepped(case.history, rank.pid)
+        sights = (one for one in sights if any(begin <= one.at <= end for begin, end in made))
+    else:
+        runs = [(run, run.count(lambda stack: tag in tags(stack))) for run in between(case.profile(rank), updates)[:-1]]
+        usual = median(count for _, count in runs if count) or 0.0
+        sights = (one for run, count in runs if 0 < count <= USUAL_PASSES * usual for one in run.sights)
+    return frozenset(found for one in sights if (found := place(tag, one.reading)) is not None)
+
+
 def alike(seen: Profile, places: frozenset[Place], tag: str = "backward") -> bool:
     """True if most passes are made where those of steps were."""
-    passes = [one.reading for one in seen.sights if tag in tags(one.reading)]
-    same = sum(stack.samples for stack in passes if place(stack, tag) in places)
-    return same >= MOSTLY * sum(stack.samples for stack in passes)
+    passes = seen.count(lambda stack: tag in tags(stack))
+    return seen.count(lambda stack: tag in tags(stack) and place(tag, stack) in places) >= MOSTLY * passes
 
 
 def made_steps(case: Case, rank: Member, loop: Frame) -> bool | None:
@@ -207,37 +209,12 @@ def made_steps(case: Case, rank: Member, loop: Frame) -> bool | None:
     return (short_name(loop.function), loop.file) in functions if places else None
 
 
-def _of_steps(case: Case, rank: Member, tag: str) -> frozenset[Place]:
-    sights = case.profile(rank).sights
-    if case.steps(rank) is not None:
-        made = stepped(case.history, rank.pid)
-        return _places((one for one in sights if any(begin <= one.at <= end for begin, end in made)), tag)
-    runs = [run for run in between(sights, updates)[:-1] if _samples_of_passes(run, tag)]
-    usual = median(_samples_of_passes(run, tag) for run in runs) or 0.0
-    return _places((one for run in runs if _samples_of_passes(run, tag) <= USUAL_PASSES * usual for one in run), tag)
-
-
-def between(sights: tuple[Seen[Stack], ...], holds: Callable[[Stack], bool]) -> list[list[Seen[Stack]]]:
+def between(seen: Profile, holds: Callable[[Stack], bool]) -> list[Profile]:
     """The samples before the first one for which something holds, those from there to the next one, and so on."""
-    runs: list[list[Seen[Stack]]] = [[]]
-    for one in sights:
-        if holds(one.reading):
-            runs.append([])
-        else:
-            runs[-1].append(one)
-    return runs
+    cuts = [-1, *(number for number, one in enumerate(seen.sights) if holds(one.reading)), len(seen.sights)]
+    return [Profile(seen.sights[a + 1 : b], 0.0) for a, b in pairwise(cuts)]
 
 
-def _samples_of_passes(run: list[Seen[Stack]], tag: str) -> int:
-    return sum(one.reading.samples for one in run if tag in tags(one.reading))
-
-
-def _places(sights: Iterable[Seen[Stack]], tag: str) -> frozenset[Place]:
-    return frozenset(found for one in sights if (found := place(one.reading, tag)) is not None)
-
-
-FEW_CLEARS = 3  # samples: a backward pass and a step cost more than the clearing, and are missed beside it with e**-6
-GUARDS = frozenset({"isfinite", "isnan", "isinf"})
 EVALUATES = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "eval"})
 BEGINNING = ("compile", "import")  # the first pass of a training
 
@@ -249,6 +226,11 @@ class Loop:
     frame: Frame
     line: SourceLine
     evaluates: bool
+
+    @property
+    def tests_for_finite(self) -> bool:
+        """True if something in the loop tests whether a value is finite."""
+        return bool(names(self.line.loop_calls) & FINITE)
 
 
 def training_loop(history: History, seen: Profile) -> Loop | None:
@@ -287,11 +269,8 @@ def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -
     """
     blocks = [block for frame in callers if (at := line_of(history, frame)) is not None for block in at.within]
     called = names((*line.loop_calls, *(block.partition("(")[0] for block in (*line.within, *blocks))))
-    return (
-        FLAG in line.passes_if
-        or bool(called & EVALUATES)
-        or any("no_grad" in tags_of(frame.function, frame.file) for frame in callers)
-    )
+    decorated = any("no_grad" in tags_of(frame.function, frame.file) for frame in callers)
+    return FLAG in line.passes_if or bool(called & EVALUATES) or decorated
 
 
 def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:
@@ -299,30 +278,22 @@ def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:
 
     And nothing in it or around says that it evaluates as well.
     """
-    return not loop.evaluates and (tests_for_finite(loop) or cleared_samples(case, rank) >= FEW_CLEARS)
-
-
-def tests_for_finite(loop: Loop) -> bool:
-    """True if something in the loop tests whether a value is finite."""
-    return bool(names(loop.line.loop_calls) & GUARDS)
+    return not loop.evaluates and (loop.tests_for_finite or cleared_samples(case, rank) >= FEW_TIMES)
 
 
 def cleared_samples(case: Case, rank: Member) -> int:
-    """Samples where gradients are cleared, since the last one in which any were made or used."""
-    since = since_gradients(case.profile(rank, LATELY_SECONDS))
-    return sum(one.reading.samples for one in since.sights if clears(one.reading))
+    """Samples where gradients are cleared, since the last one in which any were made or used.
+
+    A backward pass and a step cost more than the clearing, and are missed beside three of them with e**-6.
+    """
+    return case.profile(rank, LATELY_SECONDS).after_last(makes_gradients).count(clears)
 
 
 def unfollowed(case: Case, rank: Member) -> int:
     """Samples of forward passes that an optimizer's step asked for, if they are many and no backward pass followed; else 0."""
     seen = case.profile(rank, LATELY_SECONDS)
-    asked = asked_samples(seen)
-    return asked if asked >= MANY_SAMPLES and not seen.seen("backward") else 0
-
-
-def asked_samples(seen: Profile) -> int:
-    """Samples of forward passes that an optimizer's step asked for."""
-    return round(seen.share_where(lambda stack: asked_by(stack) is not None) * seen.samples)
+    asked = 0 if seen.seen("backward") else sum(seen.frames(asked_by).values())
+    return asked if asked >= MANY_SAMPLES else 0
 
 
 def asked_by(stack: Stack) -> Frame | None:
@@ -337,21 +308,119 @@ def asked_by(stack: Stack) -> Frame | None:
     return None
 
 
-def since_backward(seen: Profile) -> Profile:
-    """The samples after the last one in a backward pass."""
-    return seen.after_last(lambda stack: "backward" in tags(stack))
-
-
 KEEPS = "retain_graph=True"
 
 
 def keeps_most(case: Case, rank: Member) -> tuple[float, Frame | None, int] | None:
     """The share of its samples in a backward pass that keeps its graph, where, and of how many, if that is nearly all; else None."""
-    seen, keeps = case.profile(rank, LATELY_SECONDS), partial(_keeps, case.history)
+
+    def keeps(stack: Stack) -> bool:
+        line = line_of(case.history, user_frame(stack))
+        return line is not None and KEEPS in line.text.replace(" ", "") and in_backward(stack)
+
+    seen = case.profile(rank, LATELY_SECONDS)
     share = seen.share_where(keeps)
     return (share, seen.top_line(keeps), seen.samples) if seen.samples >= MANY_SAMPLES and share >= NEARLY_ALL else None
 
 
-def _keeps(history: History, stack: Stack) -> bool:
-    line = line_of(history, user_frame(stack))
-    return line is not None and KEEPS in line.text.replace(" ", "") and "backward" in tags(stack)
+# Loops over data that make no step
+
+STEPS = ("backward", "optimizer")  # between them a draw is a part of each step; one that lasts is a long phase
+LOADING = ("loader", "loader_wait", "fetch", "collate")
+# What looks at a batch, adds up or shows how far it is: no model, and nothing that a program would call its own work.
+LOOKS_AT = frozenset(
+    "len sum mean var std min max any all isnan isfinite unique bincount histc square sqrt pow abs argmax size numel dim shape"
+    " float double long int item tolist numpy cpu detach view reshape flatten clone zeros ones tensor cat stack"
+    " append extend range enumerate zip tqdm set_postfix print time perf_counter monotonic format round str".split()
+)
+
+
+def makes_batches(case: Case, rank: Member, seen: Profile) -> float:
+    """The share of the time in which a training thread makes its own batches, or draws them between its steps."""
+    if seen.seen(*STEPS):
+        return seen.share_where(prepares)
+    return seen.share_where(fetches) if gathers(case, rank) is None else 0.0
+
+
+def gathers(case: Case, rank: Member) -> Frame | None:
+    """The line of a loop that goes through data for nothing but statistics; None where it may train, or its text is unknown."""
+    return case.history.once(("gathers", rank.pid), lambda: _gathering_loop(case, rank))
+
+
+def _gathering_loop(case: Case, rank: Member) -> Frame | None:
+    seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
+    counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
+    trains = seen.seen("forward", "backward", "optimizer", "scaler", "collective")
+    loop = (
+        None if seen.samples < ENOUGH_SAMPLES or counted or trains else seen.commonest(partial(_taken_at, case.history))
+    )
+    line = line_of(case.history, loop)
+    if loop is None or line is None or seen.share_where(partial(inside, loop)) < NEARLY_ALL:
+        return None
+    looks = line.loops[:1] == ("for",) and not line.calls_unnamed and names(line.loop_calls) <= LOOKS_AT
+    return loop if looks else None
+
+
+def _taken_at(history: History, stack: Stack) -> Frame | None:
+    """The program's own line at which batches are taken; of a generator that hands them on, the line that takes them there."""
+    frames = own_frames(stack)
+    depths = [n for n, frame in enumerate(frames) if any_tag(tags_of(frame.function, frame.file), *LOADING)]
+    outside = [frame for frame in frames[max(depths, default=len(frames)) + 1 :] if is_user(frame)]
+    return next((one for one in outside if (line := line_of(history, one)) is None or not line.hands_out), None)
+
+
+# Environments
+
+ENVIRONMENT_CALLS = frozenset("step reset step_wait step_async".split())
+# What Gym made the field's interface (https://gymnasium.farama.org/api/env): ``step(action)`` answers with an observation, a
+# reward, whether that was the end, and more, so that three names at least take the answer of one call.
+_ANSWERED = re.compile(r"^\(?[^=(]+,[^=(]+,[^=]*=\s*(?:await\s+)?[^=\s]*\bstep(?:_wait)?\(\s*[^)\s]")
+# Else its owner is called what it is: the step of an optimizer, a scheduler or a trainer is another matter.
+_OWNED = re.compile(r"(?:^|\.)\w*env(?:s|ironments?)?\.(?:step|reset)(?:_wait|_async)?$", re.IGNORECASE)
+_LIBRARIES = re.compile(
+    r"/(?:gymnasium|gym|stable_baselines3/common/vec_env|pettingzoo|torchrl/envs|dm_env|pufferlib)/"
+)
+
+
+def in_environment(history: History, seen: Profile) -> Callable[[Stack], bool]:
+    """What tells whether a stack is in an environment's ``step`` or ``reset``: it computes there, or waits for processes that do.
+
+    A function of that name below which ``seen`` has training is a step of the program's own, whatever it answers with.
+    """
+    trains = {
+        (frame.function, frame.file)
+        for one in seen.sights
+        if any_tag(tags(one.reading), "backward", "optimizer")
+        for frame in one.reading.frames
+        if short_name(frame.function) in ENVIRONMENT_CALLS
+    }
+
+    def holds(stack: Stack) -> bool:
+        frames = own_frames(stack)
+        return any(
+            short_name(frame.function) in ENVIRONMENT_CALLS
+            and (frame.function, frame.file) not in trains
+            and (_LIBRARIES.search(frame.file) is not None or _asks(line_of(history, caller)))
+            for frame, caller in zip(frames, (*frames[1:], None), strict=True)
+        )
+
+    return holds
+
+
+def in_rollout(history: History, seen: Profile) -> Callable[[Stack], bool]:
+    """The same, and what else the loop does that steps the environment: it acts, and keeps what comes of it; no pass goes backward."""
+    steps = in_environment(history, seen)
+    lines = (line_of(history, frame) for frame in {frame for one in seen.sights for frame in one.reading.frames})
+    asking = [line for line in lines if line is not None and _asks(line)]
+    asked = {(line.file, call) for line in asking for call in line.calls if short_name(call) in ENVIRONMENT_CALLS}
+
+    def holds(stack: Stack) -> bool:
+        line = line_of(history, user_frame(stack))
+        acts = line is not None and "backward" not in names(line.loop_calls)
+        return steps(stack) or (acts and line is not None and any((line.file, one) in asked for one in line.loop_calls))
+
+    return holds
+
+
+def _asks(line: SourceLine | None) -> bool:
+    return line is not None and (bool(_ANSWERED.search(line.text)) or any(map(_OWNED.search, line.calls)))

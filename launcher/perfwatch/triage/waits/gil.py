@@ -15,11 +15,11 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.slowness import SURE_SHARE, WINDOW_SECONDS, certainty, slow
+from perfwatch.triage.slowness import SURE_SHARE, WINDOW_SECONDS, Line, certainty, slow
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.frames import any_tag, show, tags
-from perfwatch.verdict import Abstention, Alternative, Evidence, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Missing, Outcome
 from perfwatch_probes.readings import Stack, Thread
 
 OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
@@ -31,6 +31,15 @@ GIL_SHARE = 0.3  # of its time; beside one thread that computes in Python a trai
 HELD_SHARE = 0.6
 OFTEN_HELD = 2  # of them; a dump may fall between two owners
 CEILING = 0.93  # the owner is seen, in a handful of dumps
+KEPT = (
+    "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
+    (),
+    (("held_gil", "the training thread gets its turn: it runs {runs:.0%} of the time"),),
+    (
+        "move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
+        "python3.13t has no GIL, if every extension of the program is built for it",
+    ),
+)
 OWN_WAITS = tuple(
     "loader_wait thread_wait queue_get mp_queue_get pool_wait futures_wait mp_receive collective rendezvous".split()
 )
@@ -119,27 +128,19 @@ def kept_from_gil(case: Case, cause: Cause) -> Outcome:
     at = line or f"what {name} computes"
     more = len(owners.others) - 1
     beside = f" and {more} other{'' if more == 1 else 's'}" if more else ""
+    has = "has" if not more else "have"
     return slow(
         case,
-        cause,
+        Line(cause, *KEPT),
         rank,
-        lost=wait.share,
+        wait.share,
         explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
         confidence=min(CEILING, certainty(wait.share)),
-        summary=f"the training thread waits {wait.share:.0%} of the time for the GIL, which {name}{beside} of its own process "
-        f"{'has' if not more else 'have'}{f', mostly at {line}' if line else ''}",
-        evidence=_evidence(case, rank, wait, owners, name),
+        before=_evidence(case, rank, wait, owners, name),
         culprits=(msgspec.structs.replace(culprit(node), frame=line),),
-        alternatives=(
-            Alternative(
-                cause="held_gil",
-                refuted_by=f"the training thread gets its turn: it runs {wait.run_share:.0%} of the time",
-            ),
-        ),
-        next=(
-            f"move {at} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
-            "python3.13t has no GIL, if every extension of the program is built for it",
-        ),
+        holders=f"{name}{beside} of its own process {has}{f', mostly at {line}' if line else ''}",
+        runs=wait.run_share,
+        moves=at,
     )
 
 
