@@ -1,6 +1,6 @@
 """Which processes share a card: those of other jobs, and several ranks of this one."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.cards.thresholds import LATELY_SECONDS
@@ -49,9 +49,14 @@ def unused(history: History, uuid: str) -> bool:
     return all(_share(history, uuid, one) == 0.0 for one in own)
 
 
-def is_free(history: History, uuid: str) -> bool:
-    """True if no process is listed on a card."""
-    return not _living(history, uuid)
+def is_free(history: History, uuid: str, ranks: Collection[int] = ()) -> bool:
+    """True if no process is listed on a card but these ranks, and they take none of its time."""
+    return all(one.local_pid in ranks and (_share(history, uuid, one) or 0.0) < USES for one in _living(history, uuid))
+
+
+def share_of(history: History, uuid: str, pid: int) -> float | None:
+    """The share of a card's time that a process of the job takes; None where that is not measured, or it is not there."""
+    return next((_share(history, uuid, one) for one in _living(history, uuid) if one.local_pid == pid), None)
 
 
 def mps_servers(history: History, uuid: str) -> tuple[int, ...]:

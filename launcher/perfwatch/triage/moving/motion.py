@@ -246,7 +246,7 @@ def bursts(history: History, pid: int, tid: int) -> int:
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     before, after = earlier.reading, later.reading
     data = (chars_of(after) or 0.0) - (chars_of(before) or 0.0)
-    if chars_of(before) is not None and data >= ARRIVING_BYTES * (later.at - earlier.at):
+    if chars_of(before) is not None and data > ARRIVING_BYTES * max(later.at - earlier.at, SIGHTING_SECONDS):
         return True
     if before.run_seconds is not None and after.run_seconds is not None:
         between = later.at - earlier.at

@@ -23,6 +23,7 @@ NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
 LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 LONGER = 2.5  # times the usual one: it is not only steps that were made
 STEPS_SEEN = 2
+STEP_TAGS = {*TRAINING_TAGS} - {"loader"}
 COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
 EVALUATIONS = 3  # of the closure that an optimizer was given; one of torch ends its step after so many at most
 OFTEN = 2.0  # times the steps that were made: passes that are met are the least that there were
@@ -218,6 +219,8 @@ def _alike(recent: Profile) -> float:
 def _steps_seen(seen: Profile) -> bool:
     """Whether the samples are of steps that go on: much of it training code, at several places."""
     at_work = sum(one.reading.samples for one in seen.sights if trains(one.reading))
+    if not any(trains(one.reading) and tags(one.reading) & STEP_TAGS for one in seen.sights):
+        return False
     places = {stack_key(one.reading) for one in seen.sights}
     return at_work >= STEPS_SEEN and len(seen.lines()) + len(places) > 3
 

@@ -11,7 +11,7 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, median, quantile
-from perfwatch.triage.moving.memory import computed
+from perfwatch.triage.moving.memory import computed, has_trained
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
 from perfwatch.triage.moving.work import waited_on
@@ -415,11 +415,15 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
 
 
 def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
-    """Less where nothing is to be won (training on CPUs that are all taken, and loading is the lesser part), or where it sleeps."""
+    """Less where nothing is to be won (training on CPUs that are all taken, and loading is the lesser part), or where it sleeps.
+
+    So it is where no step is seen: what is loaded may never make a batch.
+    """
     spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
     if spare is not None and spare < SPARE_CORES and lost < MOSTLY:
         return LOW
-    return MEDIUM if _sleeps_in_it(case, rank, lost) else 1.0
+    unseen = case.progress[rank.pid].kind != "moving" and not has_trained(case, rank)
+    return MEDIUM if unseen or _sleeps_in_it(case, rank, lost) else 1.0
 
 
 def _sleeps_in_it(case: Case, rank: Member, lost: float) -> bool:

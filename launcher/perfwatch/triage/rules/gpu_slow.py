@@ -18,7 +18,7 @@ from perfwatch.triage.cards.hardware import (
     lane_speed,
     traffic_mib_per_second,
 )
-from perfwatch.triage.cards.neighbours import Neighbour, is_free, mps_servers, neighbours
+from perfwatch.triage.cards.neighbours import Neighbour, is_free, mps_servers, neighbours, share_of
 from perfwatch.triage.cards.thresholds import (
     ACTIVE,
     BUSY,
@@ -147,7 +147,7 @@ CROWDED = Line(
     (
         Saw("nvml", "several ranks compute on it", "ranks {who}", "one rank on each card", "{name}"),
         units("is busy for all of them", "busy for one rank"),
-        Saw("nvml", "is idle, and the ranks may use it", "no process on it", "a rank of its own", "{free}"),
+        Saw("nvml", "is idle, and the ranks may use it", "nothing computes on it", "a rank of its own", "{free}"),
     ),
     (("gpu_bound", "{free} has nothing to do"),),
     ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else touches the GPU',),
@@ -184,12 +184,12 @@ def _crowded(case: Case) -> Finding | None:
     """Ranks of this job on one busy card, while a card that each of them may use is idle and no process is on it."""
     ranks: dict[str, list[Accelerated]] = {}
     for one in accelerated(case):
-        if one.certain and one.card.kind == "work" and len(cards_of(case.history, one.rank.pid).uuids) == 1:
+        if one.certain and one.card.kind == "work" and _computes_on(case, one):
             ranks.setdefault(one.card.uuid, []).append(one)
     for uuid, sharing in ranks.items():
         idle = sorted(set.intersection(*(_visible(case, one.rank.pid) for one in sharing)) - {uuid})
-        idle = [other for other in idle if is_free(case.history, other)]
-        idle = [other for other in idle if regime(case.history, other, LATELY_SECONDS).kind == "idle"]
+        idle = [other for other in idle if is_free(case.history, other, {one.rank.pid for one in sharing})]
+        idle = [other for other in idle if (regime(case.history, other, LATELY_SECONDS).graphics or 0.0) < NOTABLE]
         if len(sharing) < 2 or not idle or mps_servers(case.history, uuid):
             continue
         left = -(-len(sharing) // (1 + len(idle))) / len(sharing)
@@ -204,6 +204,12 @@ def _crowded(case: Case) -> Finding | None:
         culprits = tuple(msgspec.structs.replace(culprit, pid=each.pid, rank=each.rank) for each in members)
         return msgspec.structs.replace(found, culprits=culprits)
     return None
+
+
+def _computes_on(case: Case, one: Accelerated) -> bool:
+    """True if a rank has no other card, or takes a good part of this one: a context alone takes nothing."""
+    alone = len(cards_of(case.history, one.rank.pid).uuids) == 1
+    return alone or (share_of(case.history, one.card.uuid, one.rank.pid) or 0.0) >= NOTABLE
 
 
 def _visible(case: Case, pid: int) -> set[str]:

@@ -91,11 +91,12 @@ def _in_loops(case: Case, built: Builder) -> frozenset[Key]:
 
 def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
     node, pid = _last(case, built, way)
-    if node == chain.start:
+    own = node == chain.start
+    if own and built.seen[way[0].key].work.data < WORKS_BYTES:
         return None
     resource, role = _over(built, way)
-    used = work_of(case.history, pid)
-    used = used if used.sign >= SIGN_OF_LIFE else Work(fate.works)
+    measured = work_of(case.history, pid)
+    used = measured if measured.sign >= SIGN_OF_LIFE else Work(fate.works)
     if used.sign < SIGN_OF_LIFE:
         return None
     in_call = any(task.kind == "rank" for task in way)
@@ -104,15 +105,16 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     may = role is Role.MAY_PROVIDE
     beside = may and pid in case.chains  # whether for this wait is not seen
     slow = "loader" in chain.through  # it may only be slow
-    does = "may release it, and works" if may else "works for it"
+    works = "may release it, and works" if may else "works for it"
+    does = "data moves over it" if own else f"{_named(case, node, pid, chain)} {works}"
     needs = LASTS * temporal(case) if in_call or beside or slow else 0.0
     if _never_ends(way[-1]):  # it may work, or turn for ever: until the hang timeout that is not known
         needs = temporal(case)
-    doing = used.said
+    doing = used.said if used is measured or not fate.why else fate.why
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_waits_for(chain, resource)}; {_named(case, node, pid, chain)} {does}: {doing}",
+        summary=f"{_waits_for(chain, resource)}; {does}: {doing}",
         confidence=MAY if may or chain.start.stack is None else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
@@ -164,11 +166,14 @@ def _never_ends(task: Task) -> bool:
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
     """The task that works or wakes, as a thread of a process."""
-    last = next(task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes"))
+    last = next(
+        task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes", "moves")
+    )
     if last.kind == "bytes":
         last = next(iter(_senders(built, last)), way[0])
-    if last.kind == "thread":
-        return built.node(last.key), last.pid
+    if last.kind in ("thread", "moves"):
+        key = ("thread", *last.key[1:])
+        return built.node(key), built.graph.tasks[key].pid
     pid, *tid = (int(str(part)) for part in last.key[1:])
     if last.kind == "work" and pid == way[0].pid:  # of its own process: another thread does it
         beside = [one for one in case.history.of(Thread, pid) if one[1] != way[0].tid]

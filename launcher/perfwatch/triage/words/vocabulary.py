@@ -98,7 +98,7 @@ VOCABULARY: tuple[tuple[str, str, str | None], ...] = (
     ("elastic_agent", r"torch/distributed/(elastic/agent|launcher|run)\b.*\.py", None),
     ("backward", r"torch/autograd/(graph|__init__)\.py", "_engine_run_backward backward grad"),
     ("backward", r"torch/_tensor\.py", "backward"),
-    ("optimizer", r"torch/optim/\w+\.py", None),
+    ("optimizer", r"torch/optim/(?!swa_utils)\w+\.py", None),
     ("clip", r"torch/nn/utils/clip_grad\.py", None),
     ("scaler", r"torch/amp/grad_scaler\.py", None),
     ("forward", r"torch/nn/modules/\w+\.py", "_call_impl _wrapped_call_impl forward"),

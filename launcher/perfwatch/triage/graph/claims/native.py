@@ -2,7 +2,7 @@
 
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import NOT_SAMPLED, Builder
-from perfwatch.triage.graph.model import Basis, Fate, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Prospect, Resource, Role, Task, Unread
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.waits.edges import Edge
@@ -10,12 +10,13 @@ from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import is_standard, is_user
 
+NO_STACK = Unread("its stack was not read")
 OF_PYTHON = {"acquire", "wait", "get", "put", "join"}
 
 
 def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """Other threads and children may release it, and so may what cannot be seen."""
-    why = NOT_SAMPLED if node.stack is None else edge.waits_for
+    why = edge.waits_for if node.stack is not None else NOT_SAMPLED if node.thread is None else NO_STACK
     resource = Resource(Kind.UNKNOWN, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     built.claim_other_threads(resource, node, Basis.ELIMINATION)
     built.claim_descendants(resource, node.pid)
@@ -28,9 +29,9 @@ def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
 
 
 def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
-    """Another wait, of a thread that may move now and then."""
-    if node.motion.frozen is False:
-        works = seen.work.sign
+    """Another wait, of a thread that may move now and then, and does more than poll."""
+    works = seen.work.sign
+    if node.motion.frozen is False and (seen.state is not Activity.POLLS or works >= SIGN_OF_LIFE):
         task.fate = Fate(Prospect.LIVE, works=works, why="it moves now and then")
     else:
         unknown(built, task, node, edge, seen)
