@@ -14,8 +14,8 @@ from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.waits import outside
-from perfwatch.triage.waits.devices import engine_threads
-from perfwatch.triage.waits.node import End, Node, waits_forever
+from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
+from perfwatch.triage.waits.node import End, Node, threads_of, waits_forever
 from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.words.frames import user_frame
 from perfwatch.verdict import Evidence
@@ -41,7 +41,12 @@ def since_training(case: Case, rank: Member) -> float:
 
 
 def has_trained(case: Case, rank: Member) -> bool:
-    """True if a step of a rank was counted, or seen at a backward pass or an optimizer."""
+    """True if a step of a rank was counted, or seen at a backward pass or an optimizer, or if a backward pass has left its threads.
+
+    torch starts a thread for each card that it sees with the first backward pass, be it on the CPU (torch/csrc/autograd/engine.cpp).
+    """
+    if any(one.name.startswith(AUTOGRAD_THREADS) for one in threads_of(case.history, rank.pid)):
+        return True
     steps = case.steps(rank)
     at_steps = was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward", "optimizer", "scaler")
     return at_steps or (steps is not None and steps.count > 0)

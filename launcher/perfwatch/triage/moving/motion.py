@@ -292,8 +292,14 @@ def python_threads(history: History, pid: int) -> list[int]:
     """Threads of a process in which Python frames were seen, and that are still there as far as is known.
 
     A stack without a thread's number is of another process: what vfork has made has its parent's memory, and none of its threads.
+    A thread that Python knows may have no frame (autograd's engine on a CPU): it is native.
     """
-    return sorted(key[1] for key in history.of(r.Stack, pid) if key[1] and not has_ended(history, *key))
+    return history.once(("python threads", pid), lambda: _python_threads(history, pid))
+
+
+def _python_threads(history: History, pid: int) -> list[int]:
+    threads = (key for key in history.of(r.Stack, pid) if key[1] and not has_ended(history, *key))
+    return sorted(key[1] for key in threads if any(one.reading.frames for one in history.series(r.Stack, *key)))
 
 
 def has_ended(history: History, pid: int, tid: int) -> bool:

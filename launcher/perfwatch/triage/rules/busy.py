@@ -14,7 +14,7 @@ from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
-from perfwatch.triage.moving.memory import computed, since_training
+from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.thresholds import WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
@@ -87,6 +87,9 @@ RUNS_AT_START = Line(
     "the program is still starting: work before the first step",
     (Saw("stack", "runs, and has made no step", "{runs:.0%} of a core, {seen.samples} samples", "training code"),),
 )
+BETWEEN_STEPS = Line(
+    COMPUTING_ON_HOST, "the program does work of its own in Python between two steps", RUNS_AT_START.saw
+)
 PREPARES = Line(
     STARTING, "the program prepares: work of its own in Python, before the first step or between two", RUNS_AT_START.saw
 )
@@ -109,7 +112,7 @@ def starting(case: Case) -> Outcome:
             return phase.finding(case, PREPARES, MEDIUM)
         if phase.runs > MOVES_SHARE and case.awaited_at_start(rank.pid):
             return phase.finding(case, RUNS_AT_START, HIGH)
-        if phase.runs > MOSTLY and prepares(case, rank):
+        if phase.runs > MOSTLY and prepares(case, rank) and not has_trained(case, rank):
             return phase.finding(case, PREPARES, MEDIUM)
     return None
 
@@ -259,7 +262,15 @@ def computing_on_host(case: Case) -> Outcome:
     if growing(case) or any(meets_again(case, rank, MEETING_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
-    return next((one for one in found if one is not None), None) or gathering(case)
+    return next((one for one in found if one is not None), None) or gathering(case) or _between_steps(case)
+
+
+def _between_steps(case: Case) -> Finding | None:
+    """Work of its own in Python, in loops that come to an end, of a rank that has trained before."""
+    for phase in phases(case):
+        if phase.runs > MOSTLY and prepares(case, phase.rank) and has_trained(case, phase.rank):
+            return phase.finding(case, BETWEEN_STEPS, MEDIUM)
+    return None
 
 
 def _of_phase(case: Case, phase: Phase) -> Finding | None:

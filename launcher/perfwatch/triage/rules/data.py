@@ -11,7 +11,7 @@ from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, median, quantile
-from perfwatch.triage.moving.memory import computed, has_trained
+from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
 from perfwatch.triage.moving.work import waited_on
@@ -422,7 +422,7 @@ def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
     spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
     if spare is not None and spare < SPARE_CORES and lost < MOSTLY:
         return LOW
-    unseen = case.progress[rank.pid].kind != "moving" and not has_trained(case, rank)
+    unseen = case.progress[rank.pid].kind != "moving"
     return MEDIUM if unseen or _sleeps_in_it(case, rank, lost) else 1.0
 
 
