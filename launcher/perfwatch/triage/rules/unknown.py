@@ -69,14 +69,14 @@ def _finding(case: Case, states: tuple[State, ...]) -> Finding:
     if is_settled(case):
         claim, reason, at = SETTLED, why_settled(built, sinks[0]), sinks[0]
     else:
-        claim, reason = f"{OPEN} for {silent:.0f} s", next(f"not ruled out is {one.why}" for one in fates if one.why)
+        claim, reason = f"{OPEN} for {silent:.0f} s", next(f"not ruled out: {one.why}" for one in fates if one.why)
         at = next((one for one in sinks if one.kind == "thread"), built.graph.tasks[built.starts[pid]])
     entity = f"pid {pid_of(sinks[0]) or pid}"
     graph = case.saw("wait graph", entity, claim.lower(), reason, "a thread or process works on it, or will")
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{blocked_on(built, at)}. {claim}: {reason}",
+        summary=f"{blocked_on(built, at)}. {claim}" + (f": {reason}" if is_settled(case) else ""),
         confidence=SEEN if seen else INFERRED,
         owner=CAUSE.owner,
         culprits=tuple(_culprit(built, pid, task) for task in sinks[:SHOWN_CULPRITS]),
