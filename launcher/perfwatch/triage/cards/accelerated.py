@@ -12,10 +12,8 @@ from typing import Any
 import msgspec
 
 from perfwatch.triage.busy import Phase
-from perfwatch.triage.cards.gpu import Regime, baseline, regimes, spins_on, unseen
-from perfwatch.triage.cards.neighbours import shared, unused
-from perfwatch.triage.cards.thresholds import FEW_SECONDS, MEDIUM, RUN_SECONDS
-from perfwatch.triage.cards.whose import cards_of, index_of, name_of
+from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, baseline, regimes, spins_on, unseen
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of, shared, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
@@ -25,6 +23,7 @@ from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.startup import in_compiler
+from perfwatch.triage.shares.thresholds import MEDIUM, RUN_SECONDS
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code

@@ -27,22 +27,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
-from perfwatch.triage.cards.neighbours import mean, shared
-from perfwatch.triage.cards.thresholds import (
-    ACTIVE,
-    BUSY,
-    FEW_SAMPLES_OF_A_CARD,
-    IDLE,
-    IN_USE,
-    NOW_SECONDS,
-    RESIDENT,
-)
-from perfwatch.triage.cards.whose import cards_of
+from perfwatch.triage.cards.whose import cards_of, mean, shared
 from perfwatch.triage.history import History, R, Seen, median
 from perfwatch.triage.moving.motion import LULLS
+from perfwatch.triage.shares.thresholds import NOW_SECONDS
 from perfwatch_probes import readings as r
 
+# A kernel is resident. Measured on H200 unless stated otherwise.
+IDLE = 0.02  # at or below it nothing is asked of the card (measured 0.0001 with a context)
+IN_USE = 0.3
+BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
+RESIDENT = 0.95  # a kernel that never ends reads 1.0
+ACTIVE = 0.5  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
+
 # Samples
+FEW_SAMPLES_OF_A_CARD, FEW_SECONDS = 5, 3.0
 FEW_LOOKS, ENOUGH_SECONDS = 3, 2.0  # at the least, or covered by them where they are long
 STALE_INTERVALS = 2.0  # of its own: many slow cards are read less often
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind

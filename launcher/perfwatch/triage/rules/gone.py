@@ -18,7 +18,9 @@ from perfwatch.triage.ends.gone import (
     ended_well,
     ending,
     failed_first,
+    last_calls,
     last_words,
+    left_behind_at_the_end,
     lost_a_peer,
     raised_at,
     raised_for,
@@ -26,11 +28,9 @@ from perfwatch.triage.ends.gone import (
     traceback_of,
     used_a_gpu,
 )
-from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
 from perfwatch.triage.history import Seen
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.placement import launches
-from perfwatch.triage.roles.rank_gaps import RankGaps
+from perfwatch.triage.roles.placement import RankGaps, launches
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show

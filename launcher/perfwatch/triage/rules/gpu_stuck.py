@@ -5,7 +5,6 @@ from collections.abc import Collection
 import msgspec
 
 from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, kernels, regime, regimes
-from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
 from perfwatch.triage.cards.whose import Cards, cards_of, index_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
@@ -18,6 +17,7 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
 from perfwatch.triage.waits.callbacks import stands_in_sync
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
@@ -187,7 +187,7 @@ def _usual_seconds(case: Case, pid: int, seen: Kernels) -> tuple[float | None, f
     process = case.history.latest(Process, pid)
     engines = [case.history.latest(Thread, pid, tid) for tid in engine_threads(case.history, pid)]
     returns = max((one.reading.voluntary_switches or 0 for one in engines if one is not None), default=0)
-    if process is None or process.reading.age_seconds is None or returns < FEW_SAMPLES:
+    if process is None or process.reading.age_seconds is None or returns < ENOUGH_SAMPLES:
         return None, MEDIUM
     return max(seen.longest_seconds, (process.reading.age_seconds + case.at - process.at) / returns), HIGH
 
