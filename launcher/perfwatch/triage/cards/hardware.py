@@ -22,7 +22,7 @@ from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, quantile
 from perfwatch.triage.moving.progress import WARM_UP_STEPS
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MINUTE_SECONDS
 from perfwatch.verdict import CardFigures, Efficiency, ModelFigures, Spread
 from perfwatch_probes.readings import Gpu, GpuSample, Steps
 
@@ -84,23 +84,16 @@ DATA_SHEET: tuple[tuple[str, float], ...] = (
 # (twice), 0.91 from 1,476 on.
 # Kernels of Ampere's mma.sync (FlashAttention 2) are active for half as long again as their arithmetic needs.
 POWER_CAP = 0x4
-SUSTAINED: dict[tuple[int, int], float] = {(9, 0): 0.918}
+SUSTAINED = 0.918
 RESTED_BUSY, SUSTAINED_BUSY = 0.15, 0.6  # shares of the time with a kernel resident
 WHOLE_MHZ, SUSTAINED_MHZ = 1390.0, 1480.0  # clocks between which what they bring falls to that
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
 MHZ = 1e6
 TERA = 1e12
-MIB = 2**20
 # GB/s of payload per lane and direction, by generation: 128b/130b coding from 3.0 on (PCI-SIG), flits in 6.0.
 GB_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563, 7: 15.125}
 # NVML's clocks-event reasons (nvml.h). The software power cap (0x4) is not among them: it is normal at full load.
-REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "heat (software)",
-    0x40: "heat (hardware)",
-    0x80: "power brake",
-}
-WINDOW_SECONDS = 60.0
+REASONS = {0x08: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
 MOSTLY_CAPPED = 0.5
 STRETCH_SECONDS, STRETCH_STEPS = 1.0, 10  # at least, of each stretch of steps
 WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
@@ -114,33 +107,17 @@ TOLD_BY = "in a container: --pid=host, or CUDA_VISIBLE_DEVICES of one card for e
 CONDITIONS = ("params", "tokens_per_step", "layers", "hidden", "sequence")
 
 
-def tensor_flops_per_clock(card: Gpu) -> int | None:
-    """Dense 16-bit tensor FLOPs of the whole card in one clock; None for a card that is not in the table."""
-    if card.compute_capability is None or card.sms is None or _not_as_its_kind(card):
-        return None
-    rate = TENSOR_FLOPS.get(card.compute_capability)
-    if rate is None:
+def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
+    """Dense 16-bit tensor TFLOP/s of the whole card at a clock; None where card or clock are not known."""
+    if clock_mhz is None or unknown(card) or card.compute_capability is None or card.sms is None:
         return None
     halved = HALVED.search(card.name) is not None and card.compute_capability in HALVED_CAPABILITIES
-    return rate * card.sms // (2 if halved else 1)
-
-
-def _not_as_its_kind(card: Gpu) -> str:
-    """Why the rate of its compute capability is not this product's; empty where it is."""
-    if HELD_BACK.search(card.name):
-        return "its tensor cores do less in a clock than others of their kind, and how much is not known"
-    return "it has no tensor cores" if WITHOUT_TENSOR.search(card.name) else ""
-
-
-def tensor_tflops_at(card: Gpu, clock_mhz: float | None) -> float | None:
-    """Dense 16-bit tensor TFLOP/s at a clock; None where card or clock are not known."""
-    per_clock = tensor_flops_per_clock(card)
-    return None if per_clock is None or clock_mhz is None else per_clock * clock_mhz * MHZ / TERA
+    return TENSOR_FLOPS[card.compute_capability] * card.sms // (2 if halved else 1) * clock_mhz * MHZ / TERA
 
 
 def tensor_yield(card: Gpu, busy: float | None, clock_mhz: float | None = None) -> float:
     """What is really computed of tensor-active x clock x operations, 0..1; ``busy``: share of the time with a kernel resident."""
-    sustained = SUSTAINED.get(card.compute_capability, 1.0) if card.compute_capability is not None else 1.0
+    sustained = SUSTAINED if card.compute_capability == (9, 0) else 1.0
     by_load = 1.0 if busy is None else _between(busy, RESTED_BUSY, SUSTAINED_BUSY)
     by_clock = 1.0 if clock_mhz is None else _between(clock_mhz, WHOLE_MHZ, SUSTAINED_MHZ)
     return 1.0 - (1.0 - sustained) * by_load * by_clock
@@ -167,16 +144,19 @@ def dram_peak_bytes_per_second(card: Gpu) -> float | None:
 
 def unknown(card: Gpu) -> str:
     """Why nothing can be said about a card's peak; empty where it can."""
-    if tensor_flops_per_clock(card) is not None:
-        return ""
-    if why := _not_as_its_kind(card):
-        return f"{card.name}: {why}"
-    if card.compute_capability is None:
-        return f"{card.name}: its compute capability is not known"
-    if card.compute_capability not in TENSOR_FLOPS:
+    why = ""
+    if HELD_BACK.search(card.name):
+        why = "its tensor cores do less in a clock than others of their kind, and how much is not known"
+    elif WITHOUT_TENSOR.search(card.name):
+        why = "it has no tensor cores"
+    elif card.compute_capability is None:
+        why = "its compute capability is not known"
+    elif card.compute_capability not in TENSOR_FLOPS:
         major, minor = card.compute_capability
         return f"{card.name} (compute capability {major}.{minor}) is not in the table of known cards"
-    return f"{card.name}: it is not known how many multiprocessors it has"
+    elif card.sms is None:
+        why = "it is not known how many multiprocessors it has"
+    return f"{card.name}: {why}" if why else ""
 
 
 # Its clock
@@ -198,9 +178,7 @@ def held_down(look: GpuSample) -> bool:
 
 def lane_speed(generation: int | None, width: int | None) -> float | None:
     """GB/s of a link in one direction; None for a generation that is not in the table."""
-    if generation is None or width is None or generation not in GB_PER_LANE:
-        return None
-    return GB_PER_LANE[generation] * width
+    return None if width is None or generation not in GB_PER_LANE else GB_PER_LANE[generation] * width
 
 
 def ceiling_mib_per_second(history: History, uuid: str) -> float | None:
@@ -210,17 +188,16 @@ def ceiling_mib_per_second(history: History, uuid: str) -> float | None:
     if speed is None:
         card = history.latest(Gpu, uuid)
         speed = lane_speed(card.reading.pcie_generation_max, card.reading.pcie_width_max) if card is not None else None
-    return None if speed is None else speed * 1e9 / MIB
+    return None if speed is None else speed * 1e9 / 2**20
 
 
 def traffic_mib_per_second(history: History, card: Regime) -> float | None:
     """The busier direction of a card's link, from its units or from its counters; None if neither is known."""
     if card.pcie_mib_per_second is not None:
         return card.pcie_mib_per_second
-    received = history.rate(GpuSample, card.uuid, of=lambda s: s.pcie_received_bytes, seconds=LATELY_SECONDS)
-    sent = history.rate(GpuSample, card.uuid, of=lambda s: s.pcie_sent_bytes, seconds=LATELY_SECONDS)
-    known = [rate for rate in (received, sent) if rate is not None]
-    return max(known) / MIB if known else None
+    directions = (lambda s: s.pcie_received_bytes, lambda s: s.pcie_sent_bytes)
+    rates = (history.rate(GpuSample, card.uuid, of=one, seconds=LATELY_SECONDS) for one in directions)
+    return max((rate / 2**20 for rate in rates if rate is not None), default=None)
 
 
 def efficiency(case: Case) -> Efficiency:
@@ -232,7 +209,7 @@ def _efficiency(case: Case) -> Efficiency:
     cards: list[CardFigures] = []
     for rank in case.ranks:
         warm = trained_for(case, rank) - WARM_UP_SECONDS
-        seconds = min(WINDOW_SECONDS, max(warm, WARM_UP_SECONDS))  # before the first steps the card had nothing to do
+        seconds = min(MINUTE_SECONDS, max(warm, WARM_UP_SECONDS))  # before the first steps the card had nothing to do
         for uuid in cards_of(case.history, rank.pid).uuids:
             figures = _card(case, uuid, rank.rank, seconds)
             if figures is not None and all(one.uuid != uuid for one in cards):
@@ -247,24 +224,18 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         return None
     card = seen.reading
     boost = _boost_mhz(case, card)
-    samples = [
-        one
-        for source in (uuid, card.parent_uuid)
-        for one in (case.history.series(GpuSample, source, seconds=seconds + 5.0) if source else ())
-        if one.reading.sm_clock_mhz is not None
-    ]  # a part of a card may have no clock of its own
-    samples.sort(key=lambda one: one.at)
-    times = [one.at for one in samples]
+    most = tensor_tflops_at(card, boost)
+    sources = [source for source in (uuid, card.parent_uuid) if source]  # a part of a card may have no clock of its own
+    samples = [one for source in sources for one in case.history.series(GpuSample, source, seconds=seconds + 5.0)]
+    samples = sorted((one for one in samples if one.reading.sm_clock_mhz is not None), key=lambda one: one.at)
     tflops, at_clock, at_boost, capped = [], [], [], 0
     for one in looks:
-        place = bisect.bisect_right(times, one.at) - 1
-        sample = samples[place].reading if place >= 0 else None
-        clock = sample.sm_clock_mhz if sample is not None else None
+        place = bisect.bisect_right(samples, one.at, key=lambda sample: sample.at) - 1
+        clock = samples[place].reading.sm_clock_mhz if place >= 0 else None
         now = tensor_tflops_at(card, clock)
-        most = tensor_tflops_at(card, boost)
         if one.reading.tensor is None or now is None or most is None:
             continue
-        capped += sample is not None and bool((sample.reasons or 0) & POWER_CAP)
+        capped += bool((samples[place].reading.reasons or 0) & POWER_CAP)
         used = one.reading.tensor * tensor_yield(card, one.reading.graphics, clock)
         tflops.append(used * now)
         at_clock.append(used)
@@ -278,7 +249,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
         rank=rank,
         unknown=unknown(card),
         tensor_tflops=spread(tflops),
-        peak_tflops=tensor_tflops_at(card, boost),
+        peak_tflops=most,
         hfu_at_boost=spread(at_boost, 4),
         hfu_at_clock=spread(at_clock, 4),
         power_capped=round(capped / len(tflops), 2) if tflops else None,
@@ -296,16 +267,18 @@ def _model(case: Case) -> ModelFigures | None:
     )
     if params is None or tokens is None:
         return None
-    counting = [(rank, clock) for rank in case.ranks if (clock := case.steps(rank)) is not None]
-    intervals = [interval for _, clock in counting[:1] for interval in clock.usual if interval > 0.0]
-    steps = [pace for rank, _ in counting[:1] for pace in paces(case.history, rank.pid, WINDOW_SECONDS)]
+    rank = next((rank for rank in case.ranks if case.steps(rank) is not None), None)
+    clock, newest = (case.steps(rank), case.history.latest(Steps, rank.pid)) if rank is not None else (None, None)
+    # How many steps several optimizers make together, 1 for one; None where too many take turns.
+    turn = newest.reading.steps_each_turn if newest is not None else 1.0
+    intervals = [interval for interval in (clock.usual if clock is not None else ()) if interval > 0.0]
+    steps = [pace / turn for pace in _paces(case.history, rank.pid)] if rank is not None and turn else []
     owned = [found for rank in case.ranks if (found := cards_of(case.history, rank.pid)).uuids]
     uuids = dict.fromkeys(uuid for found in owned for uuid in found.uuids)
     cards = [seen.reading for uuid in uuids if (seen := case.history.latest(Gpu, uuid)) is not None]
     peaks = [data_sheet_tflops(card) or tensor_tflops_at(card, _boost_mhz(case, card)) for card in cards]
     known = [peak for peak in peaks if peak is not None]
-    turns = {steps_each_turn(case.history, rank.pid) for rank, _ in counting[:1]}
-    if None in turns:
+    if turn is None:
         return ModelFigures(missing="too many optimizers take turns to see how many steps are one of the model")
     if len(intervals) < FEW_STEPS or not steps:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
@@ -323,7 +296,7 @@ def _model(case: Case) -> ModelFigures | None:
     return ModelFigures(
         mfu=spread(mfu, 4) if middle <= 1.0 else None,
         tokens_per_second=spread([tokens * pace for pace in steps]),
-        step_seconds=spread(intervals if turns == {1.0} else [1 / pace for pace in steps], 6),
+        step_seconds=spread(intervals if turn == 1.0 else [1 / pace for pace in steps], 6),
         tflops_per_card=round(middle * peak, 1),
         peak_tflops=round(peak, 1),
         cards=count,
@@ -331,25 +304,13 @@ def _model(case: Case) -> ModelFigures | None:
     )
 
 
-def paces(history: History, pid: int, seconds: float) -> list[float]:
-    """Steps a second of each stretch of the last ``seconds``, oldest first; of few steps, of all of them together. Empty for none.
+def _paces(history: History, pid: int) -> list[float]:
+    """Steps a second of each stretch of the last minute, oldest first; of few steps, of all of them together. Empty for none.
 
     The count decides, not the intervals: of steps that take turns (three short ones, then one that waits for data) the median interval
-    is far from the rate, and of more steps than one sample lists only the newest are known. Where several optimizers take turns, a turn
-    counts as a step; empty where it is not known how many belong together.
+    is far from the rate, and of more steps than one sample lists only the newest are known.
     """
-    turn = steps_each_turn(history, pid)
-    return [pace / turn for pace in _steps(history, pid, seconds)] if turn else []
-
-
-def steps_each_turn(history: History, pid: int) -> float | None:
-    """How many steps several optimizers make together, 1 for one; None where too many take turns."""
-    newest = history.latest(Steps, pid)
-    return newest.reading.steps_each_turn if newest is not None else 1.0
-
-
-def _steps(history: History, pid: int, seconds: float) -> list[float]:
-    marks = _warm(_marks(history, pid, seconds))
+    marks = _warm(_marks(history, pid, MINUTE_SECONDS))
     if len(marks) < 2:
         return []
     found, begin = [], marks[0]

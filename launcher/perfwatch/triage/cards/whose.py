@@ -32,21 +32,15 @@ class Cards:
 def cards_of(history: History, pid: int) -> Cards:
     """The cards of a process; if that is not known, all that were read, as ``device``; none for a process without CUDA."""
     seen = history.latest(r.GpuBinding, pid)
-    if seen is None and history.entities(r.GpuBinding):
+    if seen.reading.cuda is False if seen is not None else history.entities(r.GpuBinding):
         return Cards()
-    if seen is not None and seen.reading.cuda is False:
-        return Cards()
-    if seen is not None and (seen.reading.uuids or seen.reading.visible):
-        return Cards(_parts(history, seen.reading.uuids or seen.reading.visible), seen.reading.how)
+    if seen is not None and (uuids := seen.reading.uuids or seen.reading.visible):
+        # Not the whole of a card where a part of it (MIG) is listed too: a process on a part can use nothing else of it.
+        wholes = {whole for one in uuids for whole in with_wholes(history, (one,)) if whole != one}
+        return Cards(tuple(uuid for uuid in uuids if uuid not in wholes), seen.reading.how)
     read = {key[0] for kind in (r.Gpu, r.GpuSample, r.GpuActivity) for key in history.entities(kind)}
     read = {uuid for uuid in read if not _answered_since(history, uuid)}
     return Cards(tuple(sorted(read)), "device" if read else "")
-
-
-def _parts(history: History, uuids: tuple[str, ...]) -> tuple[str, ...]:
-    """Without the whole of a card where a part of it (MIG) is listed too: a process on a part can use nothing else of it."""
-    wholes = {uuid for one in uuids for uuid in with_wholes(history, (one,)) if uuid != one}
-    return tuple(uuid for uuid in uuids if uuid not in wholes)
 
 
 def _answered_since(history: History, uuid: str) -> bool:
@@ -55,12 +49,10 @@ def _answered_since(history: History, uuid: str) -> bool:
     if seen is None or seen.reading.name:
         return False
     for (other,) in history.entities(r.Gpu):
-        named = history.latest(r.Gpu, other)
-        if named is None or not named.reading.name or named.reading.index != seen.reading.index:
-            continue
-        sample = history.latest(r.GpuSample, other)
-        if max(named.at, sample.at if sample is not None else 0.0) >= seen.at:
-            return True
+        card, sample = history.latest(r.Gpu, other), history.latest(r.GpuSample, other)
+        if card is not None and card.reading.name and card.reading.index == seen.reading.index:
+            if max(card.at, sample.at if sample is not None else 0.0) >= seen.at:
+                return True
     return False
 
 
@@ -106,13 +98,10 @@ def neighbours(history: History, uuid: str) -> tuple[Neighbour, ...]:
     this card may be its own. Of a job that uses MPS, the one other process that is no client is the server. If there are several,
     one of them is, and what each of them takes is not known.
     """
-    strangers = _strangers(history, uuid)
     servers = mps_servers(history, uuid)
-    found = [
-        Neighbour(one.pid, None if one.pid in servers else _share(history, uuid, one), one.memory_bytes)
-        for one in strangers
-        if (one.pid,) != servers
-    ]
+    strangers = [one for one in _strangers(history, uuid) if (one.pid,) != servers]
+    shares = (None if one.pid in servers else _share(history, uuid, one) for one in strangers)
+    found = (Neighbour(one.pid, share, one.memory_bytes) for one, share in zip(strangers, shares, strict=True))
     return tuple(sorted(found, key=lambda one: -(one.share or 0.0)))
 
 
@@ -156,8 +145,9 @@ def _strangers(history: History, uuid: str) -> list[r.GpuProcess]:
 
 
 def _living(history: History, uuid: str) -> list[r.GpuProcess]:
-    listed = [_now(history, uuid, pid) for (on, pid) in history.entities(r.GpuProcess) if on == uuid]
-    return [one for one in listed if one is not None and one.kind != "graphics"]
+    listed = (history.latest(r.GpuProcess, *key) for key in history.of(r.GpuProcess, uuid))
+    now = (one.reading for one in listed if one is not None and history.at - one.at <= UNLISTED_SECONDS)
+    return [one for one in now if not one.gone and one.kind != "graphics"]
 
 
 def _job(history: History) -> frozenset[int]:
@@ -169,21 +159,11 @@ def shared(history: History, uuid: str) -> bool:
     return any(one.share is None or one.share >= USES for one in neighbours(history, uuid))
 
 
-def _now(history: History, uuid: str, pid: int) -> r.GpuProcess | None:
-    seen = history.latest(r.GpuProcess, uuid, pid)
-    if seen is None or seen.reading.gone or history.at - seen.at > UNLISTED_SECONDS:
-        return None
-    return seen.reading
-
-
 def _bound(history: History, uuid: str) -> list[int]:
     """Processes of the job that use this card."""
-    found = []
-    for (pid,) in history.entities(r.GpuBinding):
-        seen = history.latest(r.GpuBinding, pid)
-        if seen is not None and seen.reading.cuda is not False and uuid in seen.reading.uuids:
-            found.append(pid)
-    return found
+    bound = (history.latest(r.GpuBinding, pid) for (pid,) in history.entities(r.GpuBinding))
+    seen = (one.reading for one in bound if one is not None)
+    return [one.pid for one in seen if one.cuda is not False and uuid in one.uuids]
 
 
 def _share(history: History, uuid: str, process: r.GpuProcess) -> float | None:
@@ -194,18 +174,14 @@ def _share(history: History, uuid: str, process: r.GpuProcess) -> float | None:
     looks = history.series(r.GpuProcess, uuid, process.pid, seconds=LATELY_SECONDS)
     if process.kind == "mps" and all(one.reading.sm_utilisation is None for one in looks):
         return None
-    measured = {
-        round(one.at, 1)
-        for key in history.entities(r.GpuProcess)
-        if key[0] == uuid
+    of_card = [
+        one
+        for key in history.of(r.GpuProcess, uuid)
         for one in history.series(r.GpuProcess, *key, seconds=LATELY_SECONDS)
-        if one.reading.sm_utilisation is not None
-    }
-    shares = [
-        0.0 if one.reading.sm_utilisation is None and round(one.at, 1) in measured else one.reading.sm_utilisation
-        for one in looks
     ]
-    return mean(shares)
+    measured = {round(one.at, 1) for one in of_card if one.reading.sm_utilisation is not None}
+    known = ((round(one.at, 1) in measured, one.reading.sm_utilisation) for one in looks)
+    return mean(0.0 if share is None and others else share for others, share in known)
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -27,6 +27,30 @@ ENDED_SECONDS = 90.0  # before the wait began; a calm job's stacks are read once
 LASTS_SECONDS = 5.0  # what a thread has put into a queue keeps the training going so long, when it has ended
 ONE_LOOK_SECONDS = 0.5  # the stacks of one look differ by so much
 
+# What is said of a wait between processes, and how a program is written that goes on or raises.
+KINDS = {
+    A_BARRIER: (
+        "{who} waits at a barrier for {ended}, which {has} ended{told}",
+        "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError",
+    ),
+    A_CONDITION: (
+        "{who} waits for {what} between processes that is not signalled; {ended} {has} ended{told}",
+        "wait with a timeout",
+    ),
+    ROOM: (
+        "{who} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}",
+        "put with a timeout, and ask whether its reader is alive: process.is_alive()",
+    ),
+}
+OF_A_QUEUE = (
+    "{ended} {has} ended{told}, and {asks} waits for more from it; {who} waits for room in a queue",
+    "ask process.is_alive() where get() times out, or put a last item on every way out of the process",
+)
+OF_A_LOCK = (
+    "{ended} {gone}, and {who} waits for a lock between processes that {kept} never gave back",
+    "release it on every way out: with lock: ...",
+)
+
 
 def outlived_seconds(case: Case, chain: Chain) -> float:
     """How long the waiting thread has been seen to wait since the process was known to be gone: a parent that reaps wakes at once."""
@@ -66,41 +90,31 @@ def dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
 
 def missed(case: Case, chain: Chain, dead: tuple[int, ...]) -> tuple[int, ...]:
     """Of those that ended, whom the wait is for: at a barrier or for a signal, those that failed, if any did."""
-    failed = tuple(pid for pid in dead if _failed(case, pid))
+    ends = {pid: case.job.members[pid].ended for pid in dead}
+    failed = tuple(pid for pid, end in ends.items() if end is not None and (end.exit_code or end.signal))
     return failed if failed and awaited(chain.end.node) in (A_BARRIER, A_CONDITION) else dead
-
-
-def _failed(case: Case, pid: int) -> bool:
-    seen = case.history.latest(ProcessEnded, pid)
-    return seen is not None and bool(seen.reading.exit_code or seen.reading.signal)
-
-
-def _as_it_should(case: Case, pid: int) -> bool:
-    seen = case.history.latest(ProcessEnded, pid)
-    return seen is not None and seen.reading.exit_code == 0 and not seen.reading.signal
 
 
 def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     """Who waits between processes, at what, and which of them will not come any more."""
     several = len(dead) > 1
     ended = f"process{'es' if several else ''} {', '.join(map(str, dead[-SHOWN:]))}"
-    has = "have" if several else "has"
     how, last = how_it_ended(case.history, dead[-1]), show(node_of(case.history, case.job, dead[-1]).frame)
     known = ", ".join([how] * bool(how) + [f"last seen at {last}"] * bool(last)) if not several else ""
-    told = f" ({known})" if known else ""
-    what = awaited(chain.end.node)
-    if fills_a_queue(chain):
-        waits = f"pid {chain.start.pid} at {show(chain.start.frame)}"
-        return f"{ended} {has} ended{told}, and {waits} waits for more from it; {who(chain)} waits for room in a queue"
-    if what == A_BARRIER:
-        return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
-    if what == A_CONDITION:
-        return f"{who(chain)} waits for {what} between processes that is not signalled; {ended} {has} ended{told}"
-    if what == ROOM:
-        return f"{who(chain)} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}"
-    kept = "one of them" if several else "it"
-    is_gone = f"{ended} {'are' if several else 'is'} gone{f' ({how})' if how and not several else ''}"
-    return f"{is_gone}, and {who(chain)} waits for a lock between processes that {kept} never gave back"
+    return _kind(chain)[0].format(
+        who=who(chain),
+        asks=f"pid {chain.start.pid} at {show(chain.start.frame)}",
+        ended=ended,
+        has="have" if several else "has",
+        told=f" ({known})" if known else "",
+        what=awaited(chain.end.node),
+        gone=f"{'are' if several else 'is'} gone" + (f" ({how})" if how and not several else ""),
+        kept="one of them" if several else "it",
+    )
+
+
+def _kind(chain: Chain) -> tuple[str, str]:
+    return OF_A_QUEUE if fills_a_queue(chain) else KINDS.get(awaited(chain.end.node), OF_A_LOCK)
 
 
 def fills_a_queue(chain: Chain) -> bool:
@@ -125,14 +139,7 @@ def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
 
 def way_out(chain: Chain) -> str:
     """How a program is written that goes on, or raises, where one of its processes ends."""
-    what = awaited(chain.end.node)
-    if fills_a_queue(chain):
-        return "ask process.is_alive() where get() times out, or put a last item on every way out of the process"
-    if what == A_BARRIER:
-        return "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError"
-    if what == ROOM:
-        return "put with a timeout, and ask whether its reader is alive: process.is_alive()"
-    return "wait with a timeout" if what == A_CONDITION else "release it on every way out: with lock: ..."
+    return _kind(chain)[1]
 
 
 def where_to_look(case: Case, pid: int) -> str:
@@ -159,7 +166,8 @@ def replaced(case: Case, chain: Chain) -> Evidence | None:
     members = pool_members(case.job, chain.end.node)
     gap = youngest_start_gap_seconds(m for m in members if m.alive)
     dead = [m for m in members if not m.alive]
-    if (gap < REPLACED_SECONDS and not dead) or (dead and all(_as_it_should(case, m.pid) for m in dead)):
+    as_meant = all(m.ended is not None and m.ended.exit_code == 0 and not m.ended.signal for m in dead)
+    if as_meant if dead else gap < REPLACED_SECONDS:
         return None  # a worker may be meant to end after so many tasks
     youngest = max(members, key=lambda m: m.process.start_ticks)
     return case.saw(

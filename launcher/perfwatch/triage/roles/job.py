@@ -93,11 +93,6 @@ class Job:
         return _gathered(self.members.values(), lambda member: member.process.parent_pid)
 
     @cached_property
-    def _workers(self) -> dict[int, list[Member]]:
-        workers = [member for member in self.members.values() if member.role == "worker"]
-        return _gathered(workers, lambda member: member.rank_pid or 0)
-
-    @cached_property
     def _of_ranks(self) -> dict[int, list[Member]]:
         return _gathered(self.members.values(), lambda member: member.rank_pid or 0)
 
@@ -132,7 +127,7 @@ class Job:
 
     def workers(self, rank_pid: int) -> list[Member]:
         """DataLoader workers of a rank, the dead ones included."""
-        return list(self._workers.get(rank_pid, ()))
+        return [member for member in self._of_ranks.get(rank_pid, ()) if member.role == "worker"]
 
     def of_rank(self, rank_pid: int) -> list[Member]:
         """A rank and all that belongs to it, the dead ones included."""
@@ -334,19 +329,16 @@ def former(dead: Iterable[r.Process], alive: Iterable[r.Process]) -> frozenset[i
     """Of the ranks that have ended those whose launcher has started another generation since, by their pids."""
     newest: dict[int, r.Process] = {}
     for one in alive:
-        known = newest.get(one.parent_pid)
-        if one.rank is not None and (known is None or one.start_ticks > known.start_ticks):
+        known = newest.get(one.parent_pid, one)
+        if one.rank is not None and one.start_ticks >= known.start_ticks:
             newest[one.parent_pid] = one
-    return frozenset(
-        one.pid
-        for one in dead
-        if one.rank is not None and (later := newest.get(one.parent_pid)) is not None and _follows(later, one)
-    )
-
-
-def _follows(later: r.Process, one: r.Process) -> bool:
-    more = (restarts_before(later) or 0) > (restarts_before(one) or 0)
-    return later.start_ticks > one.start_ticks and (later.world_size != one.world_size or more)
+    over = set()
+    for one in dead:
+        later = newest.get(one.parent_pid)
+        if one.rank is not None and later is not None and later.start_ticks > one.start_ticks:
+            more = (restarts_before(later) or 0) > (restarts_before(one) or 0)
+            over |= {one.pid} if more or later.world_size != one.world_size else set()
+    return frozenset(over)
 
 
 def restarts_before(process: r.Process) -> int | None:
@@ -384,7 +376,8 @@ def find_ranks(sights: Sights) -> Found:
         found.update(_descend(sights, root))
     if len(found) > 1 and set(found.values()) == {None} and not sights.in_group.isdisjoint(found):
         found = {pid: number for number, pid in enumerate(found)}  # of a custom launcher, in its order
-    return Found(found, _largest(sights.processes[pid].world_size for pid in found), numbered=False)
+    sizes = (sights.processes[pid].world_size for pid in found)
+    return Found(found, max((size for size in sizes if size is not None), default=None), numbered=False)
 
 
 def _passed_on(sights: Sights, told: dict[int, Placement]) -> dict[int, Placement]:
@@ -414,23 +407,20 @@ def _helps(sights: Sights, pid: int) -> bool:
 def _placed(sights: Sights, told: dict[int, Placement]) -> Found:
     """The outermost process with each number; one that spawned ranks and waits for them stands for its host, not for a rank."""
     found: Ranks = {}
-    sizes: list[int | None] = []
+    sizes: list[int] = []
     for pid, place in told.items():
-        if _inherits(sights, pid, told):
-            continue
+        above = sights.above(sights.processes[pid])
+        if any(one.pid in told and told[one.pid].rank == place.rank for one in above):
+            continue  # it only inherited the number
         below = list(_descend(sights, sights.processes[pid])) if "spawn_join" in sights.of_main(pid) else [pid]
         for index, one in enumerate(below):
             found[one] = place.rank * len(below) + index
-        sizes.append(place.size * len(below) if place.size is not None else None)
-    return Found(found, _largest(sizes), numbered=True)
+        sizes += [place.size * len(below)] if place.size is not None else []
+    return Found(found, max(sizes, default=None), numbered=True)
 
 
 def _by_start(processes: Iterable[r.Process]) -> list[r.Process]:
     return sorted(processes, key=lambda one: (one.start_ticks, one.pid))
-
-
-def _largest(sizes: Iterable[int | None]) -> int | None:
-    return max((size for size in sizes if size is not None), default=None)
 
 
 def _descend(sights: Sights, process: r.Process) -> Ranks:
@@ -513,11 +503,6 @@ def _only_launches(sights: Sights, pid: int) -> bool:
     if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
         return False
     return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
-
-
-def _inherits(sights: Sights, pid: int, told: dict[int, Placement]) -> bool:
-    """True if an ancestor in the job has the same number, so that this one only inherited it."""
-    return any(one.pid in told and told[one.pid].rank == told[pid].rank for one in sights.above(sights.processes[pid]))
 
 
 def is_service(process: r.Process) -> bool:

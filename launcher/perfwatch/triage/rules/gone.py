@@ -5,6 +5,7 @@
 
 import re
 import signal
+from dataclasses import replace
 from itertools import islice, pairwise
 
 from perfwatch.failures import forms
@@ -32,9 +33,10 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import RankGaps, launches
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.slowness import Line, Saw
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level, Outcome
+from perfwatch.verdict import Culprit, Evidence, Finding, Level, Outcome
 from perfwatch_probes import readings as r
 
 NEEDS = (r.ProcessEnded,)
@@ -52,13 +54,67 @@ TRIED = re.compile(r"Tried to allocate (?P<size>[\d.]+ \w+)")
 WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? (?P<pid>\d{1,9})\) is killed by signal: Killed")
 STEP_SECONDS = 60.0  # a fault of a kernel is raised at the next call that synchronises: within a step
 NCCL_TIMEOUT_SECONDS = 900.0  # ranks that wait for one whose GPU failed give up after 600 s, and write their dumps
+MOST_NAMED = 4
+LONGEST_LINE = 160
+
+NO_MEMORY = Line(
+    OUT_OF_MEMORY,
+    "{what}",
+    but=(("killed", "the kernel, its log or the error says that memory ran out"),),
+    next=("fewer workers, smaller batches, or a larger memory limit",),
+)
+NO_GPU_MEMORY = Line(
+    OUT_OF_MEMORY,
+    "pid {pid} ran out of GPU memory{tried}{fullest}",
+    but=(("gpu_fault", "the allocator refused, the card is well"),),
+    next=(
+        "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
+    ),
+)
+FAULT = Line(
+    GPU_FAULT,
+    "{name} failed: {what}",
+    but=(("crashed", "the driver itself reported the error"),),
+    next=("drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card",),
+)
+FAULT_OF_KERNEL = replace(
+    FAULT,
+    cause=replace(GPU_FAULT, owner="user_code"),
+    summary=f"{FAULT.summary}, which is mostly a kernel of the program itself",
+    next=("compute-sanitizer python ... names the kernel and the address",),
+)
+ENDED = Saw("process", "has ended", "{code}", "exit code 0", of="pid {ended}")
+CRASH = Line(
+    CRASHED,
+    "pid {of} crashed ({code}){unseen}",
+    (ENDED,),
+    next=("read the job's own stderr; sys.exit() with this code leaves no traceback",),
+)
+CRASH_WITH_WORDS = replace(
+    CRASH,
+    summary="pid {of} crashed ({code}): {last}",
+    saw=(ENDED, Saw("traceback", "raised", "{last}", "no exception", of="pid {of}")),
+    next=("read the traceback in the job's own stderr",),
+)
+AFTER_A_PEER = (("killed", "no signal to another rank was seen, and not every one is"),)
+AFTER_A_WORKER = (("out_of_memory", "no OOM kill was seen, and not every one is"),)
 LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above"
 )
-NO_WORDS = "read the job's own stderr; sys.exit() with this code leaves no traceback"
-MOST_NAMED = 4
-LONGEST_LINE = 160
+BY_SIGNAL = Line(
+    KILLED,
+    "pid {pid} was ended by {name}{code}{calls}",
+    (Saw("process", "ended by a signal", "{shown}", "exit code 0", of="pid {ended}"),),
+    (("out_of_memory", "no OOM kill in the control group's counter or the kernel log"),),
+    ("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
+)
+WELL = Line(
+    FINISHED,
+    "the job (pid {ended}) has ended{how}",
+    (Saw("process", "has ended", "exit code {code}", of="pid {ended}"),),
+)
 
 
 def judge_out_of_memory(case: Case) -> Outcome:
@@ -71,49 +127,27 @@ def judge_out_of_memory(case: Case) -> Outcome:
     if words is not None and any(word in words.text for word in DEVICE_WORDS):
         return _on_device(case, end.pid, words.text, evidence)
     victims = _victims(case, end)
-    return Finding(
-        cause=OUT_OF_MEMORY.name,
-        state="gone",
-        summary=_out_of_memory(case, victims, end),
-        confidence=Level.CERTAIN,
-        owner=OUT_OF_MEMORY.owner,
-        culprits=tuple(_blamed(case, pid, end) for pid in victims),
-        evidence=(*evidence, *(_failed_for(case, victims) if victims != (end.pid,) else ())),
-        alternatives=(
-            Alternative(cause="killed", refuted_by="the kernel, its log or the error says that memory ran out"),
-        ),
-        next=("fewer workers, smaller batches, or a larger memory limit",),
-    )
+    what, failed = _out_of_memory(case, victims, end), _failed_for(case, victims) if victims != (end.pid,) else ()
+    culprits = tuple(_blamed(case, pid, end) for pid in victims)
+    return NO_MEMORY.finding(case, culprits, Level.CERTAIN, before=evidence, more=failed, what=what)
 
 
 def _on_device(case: Case, pid: int, words: str, evidence: tuple[Evidence, ...]) -> Finding:
     """The allocator of the GPU refused: how much was asked for, and how full the GPU was."""
     tried = TRIED.search(words)
-    samples = (
-        (seen.reading.memory_used_bytes or 0, uuid)
-        for (uuid,) in case.history.entities(r.GpuSample)
-        for seen in case.history.series(r.GpuSample, uuid)
-    )
+    samples = ((seen.reading.memory_used_bytes or 0, seen.reading.uuid) for seen in case.history.every(r.GpuSample))
     fullest, uuid = max(samples, default=(0, ""))
     card = case.history.latest(r.Gpu, uuid)
     total = card.reading.memory_bytes if card is not None else None
     held = f"{fullest / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f}" if total else "")
     seen = (case.saw("nvml", name_of(case.history, uuid), "most memory seen in use", held),) if fullest else ()
-    return Finding(
-        cause=OUT_OF_MEMORY.name,
-        state="gone",
-        summary=f"pid {pid} ran out of GPU memory"
-        + (f": it asked for {tried['size']} at once" if tried else "")
-        + (f"; the card was seen holding {held}" if fullest else ""),
-        confidence=Level.CERTAIN,
-        owner=OUT_OF_MEMORY.owner,
-        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid)),),
-        evidence=(*evidence, *seen),
-        alternatives=(Alternative(cause="gpu_fault", refuted_by="the allocator refused, the card is well"),),
-        next=(
-            "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
-        ),
+    return NO_GPU_MEMORY.finding(
+        case,
+        (Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid)),),
+        Level.CERTAIN,
+        before=(*evidence, *seen),
+        tried=f": it asked for {tried['size']} at once" if tried else "",
+        fullest=f"; the card was seen holding {held}" if fullest else "",
     )
 
 
@@ -252,28 +286,13 @@ def judge_gpu_fault(case: Case) -> Outcome:
         return None  # an exception that has nothing to do with a GPU
     evidence = (*(_event(case, one) for one in fatal), *counted)
     if said and words is not None:
-        evidence += (
-            case.saw("traceback", f"pid {words.pid}", "ended by a CUDA error", words.exception, "no exception"),
-        )
+        claim = "ended by a CUDA error"
+        evidence += (case.saw("traceback", f"pid {words.pid}", claim, words.exception, "no exception"),)
     program = bool(fatal) and all(one.kind == PROGRAM for one in fatal)
-    what = fatal[0].shown() if fatal else evidence[0].claim
-    card = fatal[0].card if fatal else evidence[0].entity
-    return Finding(
-        cause=GPU_FAULT.name,
-        state="gone",
-        summary=f"{name_of(case.history, card)} failed: {what}"
-        + (", which is mostly a kernel of the program itself" if program else ""),
-        confidence=Level.CERTAIN,
-        owner="user_code" if program else GPU_FAULT.owner,
-        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid), gpu=index_of(case.history, card)),),
-        evidence=evidence,
-        alternatives=(Alternative(cause="crashed", refuted_by="the driver itself reported the error"),),
-        next=(
-            "compute-sanitizer python ... names the kernel and the address"
-            if program
-            else "drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card",
-        ),
-    )
+    what, card = (fatal[0].shown(), fatal[0].card) if fatal else (evidence[0].claim, evidence[0].entity)
+    culprit = Culprit(pid=end.pid, rank=case.job.rank_of(end.pid), gpu=index_of(case.history, card))
+    line, name = FAULT_OF_KERNEL if program else FAULT, name_of(case.history, card)
+    return line.finding(case, (culprit,), Level.CERTAIN, before=evidence, name=name, what=what)
 
 
 def _fatal(case: Case, ended: float) -> list[Announced]:
@@ -317,31 +336,30 @@ def judge_crashed(case: Case) -> Outcome:
         return None
     if raised_for(case):
         return None
-    pid = words.pid if words is not None else end.pid
-    last = last_words(words) if words is not None else ""
-    code, worker = _code(end), _lost_worker(case)
+    pid, worker = words.pid if words is not None else end.pid, _lost_worker(case)
     unseen = "" if words is not None else _unseen_ranks(case)
-    evidence = [case.saw("process", f"pid {end.pid}", "has ended", code, "exit code 0")]
+    after_another = bool(worker or unseen) or (words is not None and lost_a_peer(words))
+    # The job itself may end with 0 all the same, and a GPU that fails leaves the same code.
+    unsure = end.exit_code == 0 or after_another or (words is None and used_a_gpu(case))
+    line, last = CRASH, ""
     if words is not None:
-        evidence.append(case.saw("traceback", f"pid {pid}", "raised", last, "no exception"))
-    return Finding(
-        cause=CRASHED.name,
-        state="gone",
-        summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else "") + unseen,
-        confidence=_sure_of_crash(case, end, words, bool(worker or unseen)),
-        owner=CRASHED.owner,
-        culprits=(
-            _blamed(case, worker[0], end)  # the main process raises wherever it is when it hears of it
-            if worker
-            else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=raised_at(words) if words is not None else None),
-        ),
-        evidence=tuple(evidence),
-        alternatives=_instead_of_a_crash(words, worker),
-        next=(
-            "read the traceback in the job's own stderr" if words is not None else NO_WORDS,
-            *([LATE_WORDS] if "CUDA error" in last else []),
-            *(f"dmesg | grep -i 'killed process {one}'" for one in worker),
-        ),
+        line, last = CRASH_WITH_WORDS, last_words(words)
+        line = replace(line, but=AFTER_A_PEER) if lost_a_peer(words) else line
+    if worker:
+        line = replace(line, but=AFTER_A_WORKER)
+    also = (*([LATE_WORDS] if "CUDA error" in last else []), *(f"dmesg | grep -i 'killed process {w}'" for w in worker))
+    at = raised_at(words) if words is not None else None
+    # The main process raises wherever it is when it hears of the worker.
+    culprit = _blamed(case, worker[0], end) if worker else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=at)
+    return replace(line, next=(*line.next, *also)).finding(
+        case,
+        (culprit,),
+        Level.MEDIUM if unsure else Level.CERTAIN,
+        of=pid,
+        ended=end.pid,
+        code=_code(end),
+        last=last,
+        unseen=unseen,
     )
 
 
@@ -363,20 +381,6 @@ def _unseen_ranks(case: Case) -> str:
     return f"; of ranks {named} nothing was seen: one of them may have ended first"
 
 
-def _sure_of_crash(case: Case, end: r.ProcessEnded, words: r.Traceback | None, after_another: bool) -> Level:
-    """Medium if the job itself ended with 0, if another process may have ended first, or if a GPU leaves the same code."""
-    lost = after_another or (words is not None and lost_a_peer(words))
-    return Level.MEDIUM if end.exit_code == 0 or lost or (words is None and used_a_gpu(case)) else Level.CERTAIN
-
-
-def _instead_of_a_crash(words: r.Traceback | None, worker: tuple[int, ...]) -> tuple[Alternative, ...]:
-    if worker:
-        return (Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
-    if words is not None and lost_a_peer(words):
-        return (Alternative(cause="killed", refuted_by="no signal to another rank was seen, and not every one is"),)
-    return ()
-
-
 def judge_killed(case: Case) -> Outcome:
     """Fires if the job was ended by a signal."""
     end, number = ending(case), ended_by(case)
@@ -386,29 +390,23 @@ def judge_killed(case: Case) -> Outcome:
     pid = _signalled(case, end)
     behind = left_behind_at_the_end(case)
     shown = name if end.signal or end.exit_code is None else f"exit code {end.exit_code}, {name}"
-    evidence = [case.saw("process", f"pid {end.pid}", "ended by a signal", shown, "exit code 0")]
+    more: tuple[Evidence, ...] = ()
     if behind is not None:
         claim = "its ranks had not called equally often when they wrote their dumps"
         equal = "the same in every rank"
-        evidence.append(case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at))
+        more = (case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at),)
     # SIGKILL without a log of the kernel may be its OOM killer's; torch aborts for a CUDA error, whose words were not kept.
     unexplained = number == signal.SIGKILL or (number == signal.SIGABRT and used_a_gpu(case))
-    return Finding(
-        cause=KILLED.name,
-        state="gone",
-        summary=f"pid {pid} was ended by {name}"
-        + _code_of_launcher(case, pid)
-        + (f"; {last_calls(behind)}" if behind else ""),
-        confidence=Level.MEDIUM if unexplained else Level.CERTAIN,
-        owner=KILLED.owner,
-        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid)),),
-        evidence=tuple(evidence),
-        alternatives=(
-            Alternative(
-                cause="out_of_memory", refuted_by="no OOM kill in the control group's counter or the kernel log"
-            ),
-        ),
-        next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
+    return BY_SIGNAL.finding(
+        case,
+        (Culprit(pid=pid, rank=case.job.rank_of(pid)),),
+        Level.MEDIUM if unexplained else Level.CERTAIN,
+        more=more,
+        ended=end.pid,
+        name=name,
+        shown=shown,
+        code=_code_of_launcher(case, pid),
+        calls=f"; {last_calls(behind)}" if behind else "",
     )
 
 
@@ -436,18 +434,10 @@ def judge_finished(case: Case) -> Outcome:
     if not known and any((top := case.job.members.get(pid)) and top.alive for pid in case.session.root_pids):
         return None  # a script between two programs, or a launcher that is about to tell the exit code
     unvouched = known and _starts_by_hand(case, end.pid) and not all(map(_is_known, case.job.ranks))
-    return Finding(
-        cause=FINISHED.name,
-        state="gone",
-        summary=f"the job (pid {end.pid}) has ended"
-        + (" with exit code 0" if known else "; its exit code is not known")
-        + ("; how its ranks ended was not seen" if unvouched else ""),
-        confidence=Level.CERTAIN if known and not unvouched else Level.MEDIUM,
-        owner=FINISHED.owner,
-        evidence=(
-            case.saw("process", f"pid {end.pid}", "has ended", f"exit code {end.exit_code if known else 'unknown'}"),
-        ),
-    )
+    how = " with exit code 0" if known else "; its exit code is not known"
+    how += "; how its ranks ended was not seen" if unvouched else ""
+    sure = Level.CERTAIN if known and not unvouched else Level.MEDIUM
+    return WELL.finding(case, (), sure, ended=end.pid, how=how, code=end.exit_code if known else "unknown")
 
 
 def _starts_by_hand(case: Case, pid: int) -> bool:

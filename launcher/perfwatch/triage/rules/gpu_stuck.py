@@ -219,7 +219,7 @@ def _flat(case: Case, card: Regime) -> Evidence:
         name_of(case.history, card.uuid),
         "a kernel is resident and no data moves",
         card.shown(),
-        baseline(case.history, card.uuid, NOW_SECONDS).shown() or "data moves while a kernel is resident",
+        baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident",
     )
 
 
