@@ -4,7 +4,6 @@ While a card works the host may do what it likes: time is lost only while no ker
 be lost to any cause.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from perfwatch.triage.shares.thresholds import MEDIUM, RUN_SECONDS
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
-from perfwatch.triage.words.frames import show, tags, user_frame
+from perfwatch.triage.words.frames import tags, user_frame
 from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
@@ -135,11 +134,6 @@ def launching_share(case: Case, seen: Profile) -> float:
         return not in_sync(case.history, stack) and not (own_is_data and own_work(stack))
 
     return seen.share_where(launches)
-
-
-def line_of(seen: Profile, holds: Callable[[r.Stack], bool]) -> str | None:
-    """The program's own line for most of the samples for which something holds."""
-    return show(seen.top_line(holds))
 
 
 def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Evidence:

@@ -46,9 +46,8 @@ STALE_INTERVALS = 2.0  # of its own: many slow cards are read less often
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Utilisation is of up to a second before it is read: a card that works and rests in turns may be sampled in its rests alone.
 AROUND_SECONDS = 3.0
-AT_WORK_POWER = (
-    0.3  # of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more
-)
+# Of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more.
+AT_WORK_POWER = 0.3
 
 # No data moves
 FLAT = 0.0005  # measured 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins
@@ -65,9 +64,8 @@ FLAT_MIB_PER_SECOND = 30.0
 ASKING_MIB_PER_SECOND = 130.0
 ASKING_RATIO = (1.0, 1.4)
 NOT_STORED = 0.00006  # of the memory's bandwidth: 300 MiB/s to the card's own memory
-ASKING_INTEGER = (
-    0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
-)
+# A loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted.
+ASKING_INTEGER = 0.05
 MEMORY_IN_USE = 0.01  # of the time; NVML counts in whole percent
 
 # A kernel that only looks whether something has come, also in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
@@ -297,12 +295,11 @@ def _classed(uuid: str, looks: list[tuple[float, str]], shares: list[float | Non
     idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
     if resident is None:
         return Regime(uuid)
+    kind = "work" if resident >= BUSY else "wait"
     if spinning >= MOST_LOOKS and kinds[-1] == "spin":
         kind = "spin"
     elif idle >= MOST_LOOKS or resident <= IDLE:
         kind = "idle"
-    else:
-        kind = "work" if resident >= BUSY else "wait"
     pauses = sum(kind == "idle" for kind, _ in groupby(kinds))
     full = mean(share for share, kind in zip(shares, kinds, strict=True) if kind != "idle")
     return Regime(
@@ -443,12 +440,12 @@ def _kernels(history: History, uuid: str) -> Kernels:
     looks = activities(history, uuid)
     if not looks:
         return _roughly(history, uuid)
-    halts = _halts(history, uuid)
-    looks = [
-        one
-        for one in looks
-        if _unbroken(one.reading) or not any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)
-    ]
+    # When a process was first listed on another card; those of the first sample have begun before.
+    firsts = (history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid)
+    halts = [at for at in firsts if at > looks[0].at]
+    halted = {one.at for one in looks if any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)}
+    if len(halts) <= FEW_HALTS:
+        looks = [one for one in looks if _unbroken(one.reading) or one.at not in halted]
     if not looks:
         return Kernels(0, 0.0, 0.0, usual_known=False)
     ended = [one for one in looks if not _unbroken(one.reading)]
@@ -467,14 +464,6 @@ def _kernels(history: History, uuid: str) -> Kernels:
     usual_known = bool(at_work) and at_work[-1].at - _start(at_work[0]) >= NOW_SECONDS
     since = max(0.0, history.at - max(began, ended[-1].at if ended else began))
     return Kernels(0 if of_others else len(ended), since, longest, usual_known and not of_others)
-
-
-def _halts(history: History, uuid: str) -> tuple[float, ...]:
-    """When a process was first listed on another card; those of the first sample have begun before."""
-    firsts = [history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid]
-    began = min((look.at for look in activities(history, uuid)), default=0.0)
-    later = tuple(at for at in firsts if at > began)
-    return later if len(later) <= FEW_HALTS else ()
 
 
 def _roughly(history: History, uuid: str) -> Kernels:

@@ -85,7 +85,9 @@ def announced(case: Case) -> tuple[Announced, ...]:
             continue  # logged before the session
         at, uuid = seen.at - seen.reading.logged_ago_seconds, cards.get(_address(match["bus"]))
         one = Announced(int(match["xid"]), at, uuid or match["bus"], "kernel_log", uuid is not None, seen.reading.pid)
-        same = next((other for other in found if _same(one, other)), None)
+        # On one card, as far as it is known.
+        alike = (other for other in found if other.card == one.card or other.located != one.located)
+        same = next((o for o in alike if o.xid == one.xid and abs(o.at - at) <= SAME_SECONDS), None)
         if same is None:
             found.append(one)
         elif same.pid is None:
@@ -109,11 +111,6 @@ def used_cards(case: Case) -> frozenset[str] | None:
     if not used and (not bound or any(one.cuda is not False for one in bound)):
         return None
     return with_wholes(case.history, used)
-
-
-def _same(one: Announced, other: Announced) -> bool:
-    alike = one.card == other.card or one.located != other.located
-    return one.xid == other.xid and alike and abs(one.at - other.at) <= SAME_SECONDS
 
 
 def _address_of(case: Case, uuid: str) -> tuple[int, ...]:

@@ -129,11 +129,10 @@ def left(chain: Chain, ends: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
 
 def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
     """For how long the wait counts as lasting, and the patience that it gets: more where somebody who may end it moves."""
-    watched = silent_seconds(case, chain)
+    watched, patience = silent_seconds(case, chain), temporal(case)
     if chain.end.detail != OTHERS_MOVE:
         return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
-    patience = temporal(case)
-    found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
+    found = lull(case, case.job.members[chain.start.pid], watched, patience)
     return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
 
 
@@ -148,11 +147,8 @@ def where_to_look(case: Case, pid: int) -> str:
     code = seen.reading.exit_code if seen is not None and not seen.reading.signal else None
     if code is None or code > SHELL_ADDS:
         return f"dmesg | grep -i {pid}"
-    return (
-        f"the traceback of process {pid} in the job's own stderr"
-        if code
-        else f"why process {pid} left before the others"
-    )
+    why = f"the traceback of process {pid} in the job's own stderr"
+    return why if code else f"why process {pid} left before the others"
 
 
 def words_of(case: Case, pids: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -170,13 +166,8 @@ def replaced(case: Case, chain: Chain) -> Evidence | None:
     if as_meant if dead else gap < REPLACED_SECONDS:
         return None  # a worker may be meant to end after so many tasks
     youngest = max(members, key=lambda m: m.process.start_ticks)
-    return case.saw(
-        "process",
-        f"pid {youngest.pid}",
-        "replaces a worker that died",
-        f"started {gap:.1f} s after its siblings",
-        "all workers of a pool start together",
-    )
+    claim, observed = "replaces a worker that died", f"started {gap:.1f} s after its siblings"
+    return case.saw("process", f"pid {youngest.pid}", claim, observed, "all workers of a pool start together")
 
 
 @dataclass(frozen=True)

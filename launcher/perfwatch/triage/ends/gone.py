@@ -87,9 +87,8 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
 
     Who loses its peer to a signal may be seen to fail before that one is.
     """
-    failed = sorted(
-        (one for one in ends if one.exit_code or one.signal), key=lambda one: (ended_at(case, one), one.signal in ASKED)
-    )
+    failed = [one for one in ends if one.exit_code or one.signal]
+    failed.sort(key=lambda one: (ended_at(case, one), one.signal in ASKED))
     if not failed or failed[0].signal:
         return failed[0] if failed else None
     latest = ended_at(case, failed[0]) + LOOKS_APART_SECONDS
@@ -206,9 +205,8 @@ def traceback_of(case: Case) -> r.Traceback | None:
     if not own and (not end.exit_code or end.signal):
         return None
     last = raised_when(own[0]) if own else ended_at(case, end) + LOOKS_APART_SECONDS
-    before = [
-        one for one in kept if last - FOLLOWS_SECONDS <= raised_when(one) <= last and _below(case, one.reading.pid)
-    ]
+    soon = (one for one in kept if last - FOLLOWS_SECONDS <= raised_when(one) <= last)
+    before = [one for one in soon if _below(case, one.reading.pid)]
     first = min([*own[:1], *before[:1]], key=raised_when, default=None)
     return first.reading if first is not None else None
 
@@ -269,12 +267,9 @@ def left_behind_at_the_end(case: Case) -> Standing | None:
             last = case.history.latest(r.RecordedGroup, *key)
             if last is not None and _of_the_end(case, rank, last) and last.reading.enqueued is not None:
                 groups.setdefault((last.reading.group, last.reading.members), []).append(last)
-    whole = [
-        recorded_standing(group, dumps, 0.0, 0.0)
-        for (group, _), dumps in groups.items()
-        if len(dumps) >= max(2, len(dumps[0].reading.members))
-    ]
-    parted = [one for one in whole if one.behind]
+    whole = [(group, dumps) for (group, members), dumps in groups.items() if len(dumps) >= max(2, len(members))]
+    standings = (recorded_standing(group, dumps, 0.0, 0.0) for group, dumps in whole)
+    parted = [one for one in standings if one.behind]
     return parted[0] if len(parted) == 1 else None
 
 

@@ -220,12 +220,8 @@ def _blamed(case: Case, pid: int, end: r.ProcessEnded) -> Culprit:
 def _out_of_memory(case: Case, victims: tuple[int, ...], end: r.ProcessEnded) -> str:
     """Which process ran out of memory, how large it was seen, and which process ended because of it."""
     own = victims == (end.pid,)
-    sizes = [
-        seen.reading.resident_bytes
-        for key in case.history.entities(r.ProcessUsage)
-        if key[0] in (case.job.members if own else victims)
-        for seen in case.history.series(r.ProcessUsage, *key)
-    ]
+    usages = (one for pid in (case.job.members if own else victims) for one in case.history.series(r.ProcessUsage, pid))
+    sizes = [seen.reading.resident_bytes for seen in usages]
     size = f"largest resident size seen: {max(sizes, default=0) / 2**30:.1f} GiB"
     if own:
         return f"pid {end.pid} ran out of memory ({size})"
@@ -347,9 +343,8 @@ def _unseen_ranks(case: Case) -> str:
     if not missing or len(missing) == size:
         return ""
     named = ", ".join(map(str, islice(missing, MOST_NAMED))) + (", ..." if len(missing) > MOST_NAMED else "")
-    if len(missing) == 1:
-        return f"; of rank {named} nothing was seen: it may have ended first"
-    return f"; of ranks {named} nothing was seen: one of them may have ended first"
+    ranks, which = ("rank", "it") if len(missing) == 1 else ("ranks", "one of them")
+    return f"; of {ranks} {named} nothing was seen: {which} may have ended first"
 
 
 def judge_killed(case: Case) -> Outcome:
