@@ -80,9 +80,8 @@ def _accelerated(case: Case) -> list[Accelerated]:
 
 def _steps_are_seen(case: Case, rank: Member) -> bool:
     """True if steps are counted, or the training thread is seen at several places of training."""
-    now = case.progress[rank.pid]
-    if now.steps is not None:
-        return not now.steps.late
+    if (steps := case.progress[rank.pid].steps) is not None:
+        return not steps.late
     seen = case.profile(rank, WINDOW_SECONDS).sights
     return len({one.reading.frames[:1] for one in seen if trains(one.reading)}) > 1
 
@@ -142,6 +141,12 @@ def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Eviden
     return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
 
 
+def inferred(case: Case, pid: int) -> Evidence:
+    """That the driver does not list a process on its card."""
+    how = cards_of(case.history, pid).how or "not known"
+    return case.saw("binding", f"pid {pid}", "its card was inferred", how, "listed by the driver")
+
+
 UNITS = "{shown}"
 
 
@@ -165,10 +170,7 @@ def slow_on_gpu(
 ) -> Finding:
     """A slow finding about a rank and its card; ``explains`` ranks it among others, the share of time lost unless given."""
     unlisted = not case.history.of(r.GpuProcess, one.card.uuid)
-    if not one.certain:
-        how = cards_of(case.history, one.rank.pid).how or "not known"
-        inferred = case.saw("binding", f"pid {one.rank.pid}", "its card was inferred", how, "listed by the driver")
-        more = (*more, inferred)
+    more = more if one.certain else (*more, inferred(case, one.rank.pid))
     culprit = Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid))
     sure = round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2)
     before = baseline(case.history, one.card.uuid, WINDOW_SECONDS)

@@ -255,8 +255,8 @@ def _enough(looks: Sequence[r.GpuActivity]) -> bool:
 
 def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:
     """Nothing where the newest is too old: what a card did a while ago says nothing of now."""
-    allowed = max(NOW_SECONDS, STALE_INTERVALS * interval_seconds)
-    return series if series and history.at - series[-1].at <= allowed else []
+    fresh = series and history.at - series[-1].at <= max(NOW_SECONDS, STALE_INTERVALS * interval_seconds)
+    return series if fresh else []
 
 
 def _kind_of(look: r.GpuActivity) -> str:
@@ -412,11 +412,8 @@ def _no_kernel(look: r.GpuActivity) -> bool:
 def _contradicted(history: History, uuid: str, look: Seen[r.GpuActivity]) -> bool:
     """True if around a sample no kernel was seen, and utilisation and power show all the while that the card was at work."""
     samples = _around(history.series(r.GpuSample, uuid), look)
-    at_work = all(
-        (one.utilisation or 0.0) >= BUSY and one.power_watts is not None and not _draws_little(history, one)
-        for one in samples
-    )
-    if len(samples) < FEW_LOOKS or not at_work:
+    busy = [one for one in samples if (one.utilisation or 0.0) >= BUSY and one.power_watts is not None]
+    if len(busy) < max(FEW_LOOKS, len(samples)) or any(_draws_little(history, one) for one in busy):
         return False
     looks = _around(history.series(r.GpuActivity, uuid), look)
     return _enough(looks) and all(map(_no_kernel, looks))

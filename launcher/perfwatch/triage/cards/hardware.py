@@ -206,15 +206,14 @@ def efficiency(case: Case) -> Efficiency:
 
 
 def _efficiency(case: Case) -> Efficiency:
-    cards: list[CardFigures] = []
+    cards: dict[str, CardFigures] = {}
     for rank in case.ranks:
         warm = trained_for(case, rank) - WARM_UP_SECONDS
         seconds = min(MINUTE_SECONDS, max(warm, WARM_UP_SECONDS))  # before the first steps the card had nothing to do
         for uuid in cards_of(case.history, rank.pid).uuids:
-            figures = _card(case, uuid, rank.rank, seconds)
-            if figures is not None and all(one.uuid != uuid for one in cards):
-                cards.append(figures)
-    return Efficiency(cards=tuple(cards), model=_model(case))
+            if uuid not in cards and (figures := _card(case, uuid, rank.rank, seconds)) is not None:
+                cards[uuid] = figures
+    return Efficiency(cards=tuple(cards.values()), model=_model(case))
 
 
 def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigures | None:
@@ -223,8 +222,7 @@ def _card(case: Case, uuid: str, rank: int | None, seconds: float) -> CardFigure
     if seen is None or (len(looks) < FEW_SAMPLES_OF_A_CARD and seen.reading.gpm is not False):
         return None
     card = seen.reading
-    boost = _boost_mhz(case, card)
-    most = tensor_tflops_at(card, boost)
+    most = tensor_tflops_at(card, _boost_mhz(case, card))
     sources = [source for source in (uuid, card.parent_uuid) if source]  # a part of a card may have no clock of its own
     samples = [one for source in sources for one in case.history.series(GpuSample, source, seconds=seconds + 5.0)]
     samples = sorted((one for one in samples if one.reading.sm_clock_mhz is not None), key=lambda one: one.at)
@@ -407,8 +405,6 @@ def mfu_in_words(model: ModelFigures) -> str:
     """One line about the model."""
     if model.mfu is None or model.tokens_per_second is None:
         return model.missing
-    return (
-        f"MFU {model.mfu.p50:.1%} of {model.peak_tflops or 0:,.0f} TFLOP/s x {model.cards} "
-        f"(p50; p95 {model.mfu.p95:.1%}, p99 {model.mfu.p99:.1%}), "
-        f"{model.tokens_per_second.p50:,.0f} tokens/s"
-    )
+    peak = f"{model.peak_tflops or 0:,.0f} TFLOP/s x {model.cards}"
+    extremes = f"(p50; p95 {model.mfu.p95:.1%}, p99 {model.mfu.p99:.1%})"
+    return f"MFU {model.mfu.p50:.1%} of {peak} {extremes}, {model.tokens_per_second.p50:,.0f} tokens/s"

@@ -154,29 +154,22 @@ def told_by_shell(end: r.ProcessEnded) -> int | None:
 
 def raised_for(case: Case) -> int | None:
     """The signal that an error stands for: Python raises upon SIGINT, and torchrun upon any, so as to end its ranks first."""
-    words = traceback_of(case)
+    words, end = traceback_of(case), ending(case)
+    if words is None and end is not None and end.exit_code:
+        # Without a word it heard what went to the job through ``run`` just before.
+        since = ended_at(case, end) - HEARS_SECONDS
+        asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
+        return asked[-1].facts.get("signal") if asked else None
     if words is None:
-        return _asked_to_end(case)
-    if words.exception == "KeyboardInterrupt":
-        return signal.SIGINT
+        return None
     found = _SIGNALLED.search(words.text) if words.exception.endswith("SignalException") else None
-    return int(found[1]) if found else None
+    return signal.SIGINT if words.exception == "KeyboardInterrupt" else int(found[1]) if found else None
 
 
 def ended_by(case: Case) -> int | None:
     """The signal that ended the job, whoever tells it."""
     end = ending(case)
     return None if end is None else end.signal or told_by_shell(end) or raised_for(case)
-
-
-def _asked_to_end(case: Case) -> int | None:
-    """The signal that went to the job through ``run`` just before, where it ended with a bad code and no word: it heard."""
-    end = ending(case)
-    if end is None or not end.exit_code:
-        return None
-    since = ended_at(case, end) - HEARS_SECONDS
-    asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
-    return asked[-1].facts.get("signal") if asked else None
 
 
 def ended_well(case: Case, end: r.ProcessEnded) -> bool:

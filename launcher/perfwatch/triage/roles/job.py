@@ -167,8 +167,9 @@ class Sights:
         self._history, self.processes, self.ended = history, processes, ended
         self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
         self.main: dict[int, r.Stack] = {}
-        # Belongs to a process group, by its stacks or by a thread that torch made for one.
-        self.in_group: set[int] = set()
+        self.in_group: set[int] = (
+            set()
+        )  # Belongs to a process group, by its stacks or a thread that torch made for one.
         self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
         self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
         for pid, tid in history.entities(r.Stack):

@@ -18,7 +18,7 @@ from perfwatch.triage.history import Seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import RankGaps, launches
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.slowness import Line, Saw
+from perfwatch.triage.slowness import Facts, Line, Saw
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Culprit, Evidence, Finding, Level, Outcome
@@ -128,13 +128,11 @@ def _on_device(case: Case, pid: int, words: str, evidence: tuple[Evidence, ...])
     total = card.reading.memory_bytes if card is not None else None
     held = f"{fullest / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f}" if total else "")
     seen = (case.saw("nvml", name_of(case.history, uuid), "most memory seen in use", held),) if fullest else ()
+    culprit = Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid))
+    asked = f": it asked for {tried['size']} at once" if tried else ""
+    filled = f"; the card was seen holding {held}" if fullest else ""
     return NO_GPU_MEMORY.finding(
-        case,
-        (Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid)),),
-        Level.CERTAIN,
-        before=(*evidence, *seen),
-        tried=f": it asked for {tried['size']} at once" if tried else "",
-        fullest=f"; the card was seen holding {held}" if fullest else "",
+        case, (culprit,), Level.CERTAIN, before=(*evidence, *seen), tried=asked, fullest=filled
     )
 
 
@@ -318,16 +316,9 @@ def judge_crashed(case: Case) -> Outcome:
     at = gone.raised_at(words) if words is not None else None
     # The main process raises wherever it is when it hears of the worker.
     culprit = _blamed(case, worker[0], end) if worker else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=at)
-    return replace(line, next=(*line.next, *also)).finding(
-        case,
-        (culprit,),
-        Level.MEDIUM if unsure else Level.CERTAIN,
-        of=pid,
-        ended=end.pid,
-        code=_code(end),
-        last=last,
-        unseen=unseen,
-    )
+    facts = Facts(of=pid, ended=end.pid, code=_code(end), last=last, unseen=unseen)
+    line = replace(line, next=(*line.next, *also))
+    return line.finding(case, (culprit,), Level.MEDIUM if unsure else Level.CERTAIN, **facts)
 
 
 def _code(end: r.ProcessEnded) -> str:
@@ -367,17 +358,10 @@ def judge_killed(case: Case) -> Outcome:
         more = (case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at),)
     # SIGKILL without a log of the kernel may be its OOM killer's; torch aborts for a CUDA error, whose words were not kept.
     unexplained = number == signal.SIGKILL or (number == signal.SIGABRT and gone.used_a_gpu(case))
-    return BY_SIGNAL.finding(
-        case,
-        (Culprit(pid=pid, rank=case.job.rank_of(pid)),),
-        Level.MEDIUM if unexplained else Level.CERTAIN,
-        more=more,
-        ended=end.pid,
-        name=name,
-        shown=shown,
-        code=f"; the job itself ended with exit code {code}" if code is not None else "",
-        calls=f"; {gone.last_calls(behind)}" if behind else "",
-    )
+    facts = Facts(ended=end.pid, name=name, shown=shown, calls=f"; {gone.last_calls(behind)}" if behind else "")
+    facts["code"] = f"; the job itself ended with exit code {code}" if code is not None else ""
+    culprit = Culprit(pid=pid, rank=case.job.rank_of(pid))
+    return BY_SIGNAL.finding(case, (culprit,), Level.MEDIUM if unexplained else Level.CERTAIN, more=more, **facts)
 
 
 def judge_finished(case: Case) -> Outcome:
@@ -388,11 +372,10 @@ def judge_finished(case: Case) -> Outcome:
     known = end.exit_code == 0
     if not known and any((top := case.job.members.get(pid)) and top.alive for pid in case.session.root_pids):
         return None  # a script between two programs, or a launcher that is about to tell the exit code
-    ends, member = [rank.ended for rank in case.job.ranks], case.job.members.get(end.pid)
+    member, ranks = case.job.members.get(end.pid), case.job.ranks
     # A Python program that started the ranks itself may ignore how they end, which torchrun, srun and mpirun do not.
-    by_hand = member is not None and member not in case.job.ranks and member.process.python
-    by_hand = by_hand and member is not None and not launches(member.process)
-    seen = all(one is not None and (one.exit_code is not None or one.signal) for one in ends)
+    by_hand = member is not None and member not in ranks and member.process.python and not launches(member.process)
+    seen = all(one.ended is not None and (one.ended.exit_code is not None or one.ended.signal) for one in ranks)
     unvouched = known and by_hand and not seen
     how = " with exit code 0" if known else "; its exit code is not known"
     how += "; how its ranks ended was not seen" if unvouched else ""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from perfwatch.triage.cards.accelerated import inferred
 from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, kernels, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, index_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
@@ -88,7 +89,7 @@ def driver_unresponsive(case: Case) -> Outcome:
         all_silent = not all(quiet) or all(with_wholes(case.history, (uuid,)) & quiet for uuid in cards.uuids)
         # LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
         binding = 1.0 if inside or cards.certain else HIGH if all_silent else LOW
-        evidence += [_inferred(case, rank.pid)] if binding < 1.0 else []
+        evidence += [inferred(case, rank.pid)] if binding < 1.0 else []
         for one in errors:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
         said = "; ".join(f"{one.claim} {one.observed}" for one in evidence[:2])
@@ -133,7 +134,11 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         card.shown(),
         baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident",
     )
-    inferred = () if certain else (_inferred(case, chain.start.pid),)
+    unlike = (
+        ("gpu_bound", "nothing moves to or from the card's memory, the host or another card"),
+        ("endless_python", f"a kernel is resident on {name}, and the line waits for it"),
+    )
+    guessed = () if certain else (inferred(case, chain.start.pid),)
     found = hung(
         case,
         STUCK_KERNEL.name,
@@ -143,16 +148,9 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         f"{who(chain)} waits for it",
         patience=patience,
         silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
-        evidence=(flat, *evidence, _spins(case, chain.end.node), *inferred),
+        evidence=(flat, *evidence, _spins(case, chain.end.node), *guessed),
         ceiling=min(basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if by_units else MEDIUM),
-        alternatives=(
-            Alternative(
-                cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
-            ),
-            Alternative(
-                cause="endless_python", refuted_by=f"a kernel is resident on {name}, and the line waits for it"
-            ),
-        ),
+        alternatives=tuple(Alternative(cause=cause, refuted_by=why) for cause, why in unlike),
         next=(
             f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
             "compute-sanitizer --tool synccheck python ... on a short run",
@@ -206,11 +204,6 @@ def _spins(case: Case, node: Node) -> Evidence:
     )
     entity, observed = f"pid {node.pid} thread {node.tid}", f"{share:.0%} of a core at one line"
     return case.saw("schedstat", entity, claim, observed, "returns within a step", node.thread_at)
-
-
-def _inferred(case: Case, pid: int) -> Evidence:
-    how = cards_of(case.history, pid).how
-    return case.saw("binding", f"pid {pid}", "its card was inferred", how or "not known", "listed by the driver")
 
 
 # A stream that does not go on

@@ -220,11 +220,8 @@ def _lost_by_faults(case: Case, rank: Member) -> float | None:
 
 def _stalled(case: Case) -> float:
     """The share of the time in which some task of the machine waits for memory."""
-    waited = case.history.rate(
-        r.Host,
-        of=lambda h: float(h.pressure["memory"].some_microseconds) if "memory" in h.pressure else None,
-        seconds=WINDOW_SECONDS,
-    )
+    rate = partial(case.history.rate, r.Host, seconds=WINDOW_SECONDS)
+    waited = rate(of=lambda h: h.pressure["memory"].some_microseconds if "memory" in h.pressure else None)
     return (waited or 0.0) / 1e6
 
 
@@ -248,12 +245,8 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
-    hits = history.growth(
-        r.Cgroup,
-        group.path,
-        of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)),
-        seconds=WINDOW_SECONDS,
-    )
+    growth = partial(history.growth, r.Cgroup, group.path, seconds=WINDOW_SECONDS)
+    hits = growth(of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)))
     if not hits or hits[0] <= 0:
         return None
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
