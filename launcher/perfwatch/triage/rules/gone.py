@@ -72,13 +72,12 @@ FAULT_OF_KERNEL = replace(
 ENDED = Saw("process", "has ended", "{code}", "exit code 0", of="pid {ended}")
 CRASH = Line(
     CRASHED,
-    "pid {of} crashed ({code}){unseen}",
+    "pid {of} crashed ({code}){said}{unseen}",
     (ENDED,),
     next=("read the job's own stderr; sys.exit() with this code leaves no traceback",),
 )
 CRASH_WITH_WORDS = replace(
     CRASH,
-    summary="pid {of} crashed ({code}): {last}",
     saw=(ENDED, Saw("traceback", "raised", "{last}", "no exception", of="pid {of}")),
     next=("read the traceback in the job's own stderr",),
 )
@@ -316,7 +315,7 @@ def judge_crashed(case: Case) -> Outcome:
     at = gone.raised_at(words) if words is not None else None
     # The main process raises wherever it is when it hears of the worker.
     culprit = _blamed(case, worker[0], end) if worker else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=at)
-    facts = Facts(of=pid, ended=end.pid, code=_code(end), last=last, unseen=unseen)
+    facts = Facts(of=pid, ended=end.pid, code=_code(end), last=last, said=f": {last}" if last else "", unseen=unseen)
     line = replace(line, next=(*line.next, *also))
     return line.finding(case, (culprit,), Level.MEDIUM if unsure else Level.CERTAIN, **facts)
 
