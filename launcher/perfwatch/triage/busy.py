@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import restarts
 from perfwatch.triage.moving.motion import Motion, motion
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import Line
 from perfwatch.triage.words.frames import show

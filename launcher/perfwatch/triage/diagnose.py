@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 import msgspec
 
 from perfwatch.recording.recording import Recording
-from perfwatch.triage.cards.efficiency import efficiency
+from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.sub_causes import called
+from perfwatch.triage.ends.gone import called, unproven
 from perfwatch.triage.graph.claims.locks import KERNEL_FILES
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
 from perfwatch.triage.graph.model import Fate, Prospect
@@ -21,7 +21,6 @@ from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train
-from perfwatch.triage.roles.restarts import unproven
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.shares.startup import NOT_BY_SHARES, beginning

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from perfwatch.recording.recording import Record
-from perfwatch.triage.roles.program import Program
+from perfwatch.triage.words.frames import Program
 from perfwatch_probes import readings as r
 
 R = TypeVar("R", bound=r.Reading)

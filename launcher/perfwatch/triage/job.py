@@ -4,8 +4,7 @@
 """
 
 from perfwatch.triage.roles.job import TICKS_PER_SECOND, Job, Member, adopted, read_job
-from perfwatch.triage.roles.placement import launches, program_of, rank_of
-from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
+from perfwatch.triage.roles.placement import RankGaps, launches, program_of, rank_of, rank_ranges
 
 __all__ = [
     "TICKS_PER_SECOND",

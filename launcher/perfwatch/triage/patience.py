@@ -7,7 +7,7 @@ from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
-from perfwatch.triage.words.backing_off import next_try_seconds
+from perfwatch.triage.words.code import next_try_seconds
 from perfwatch_probes.readings import Thread
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
@@ -35,7 +35,7 @@ def outlasts(case: Case, end: End) -> bool:
     Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
     """
     wait = end.node.wait
-    if next_try_seconds(case, end.node) is not None:
+    if next_try_seconds(case.history, end.node.thread, end.node.stack) is not None:
         return False
     if wait is None or not _rests(end) or wait.remaining_seconds is None or end.node.motion.frozen is False:
         return False  # of a thread that runs meanwhile the deadline may have been read half

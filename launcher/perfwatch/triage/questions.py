@@ -5,18 +5,17 @@ from outside. A question is about a job, a rank, a thread, a stack or a card. Wh
 is defined.
 """
 
+from perfwatch.triage.cards.gpu import RESIDENT, kernels, regime, regimes
 from perfwatch.triage.cards.gpu import activities as card_looks
 from perfwatch.triage.cards.gpu import flat as moves_no_data
-from perfwatch.triage.cards.gpu import kernels, regime, regimes
 from perfwatch.triage.cards.hardware import tensor_tflops_at, tensor_yield
-from perfwatch.triage.cards.thresholds import RESIDENT
 from perfwatch.triage.cards.whose import cards_of, lost_cards
 from perfwatch.triage.cards.whose import index_of as card_index
 from perfwatch.triage.cards.whose import name_of as card_name
 from perfwatch.triage.cards.xids import HARDWARE, Announced, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ASKED, ended_by
-from perfwatch.triage.ends.last_calls import was_aborted as has_aborted
+from perfwatch.triage.ends.gone import was_aborted as has_aborted
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
 from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, stack_key
@@ -26,7 +25,7 @@ from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.absentee import AbsentRanks, at_rest
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
-from perfwatch.triage.roles.sights import STORE_THREAD
+from perfwatch.triage.roles.job import STORE_THREAD
 from perfwatch.triage.shares.data import WAITING_SHARE as STARVING_SHARE
 from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS

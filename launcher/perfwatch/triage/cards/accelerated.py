@@ -4,7 +4,6 @@ While a card works the host may do what it likes: time is lost only while no ker
 be lost to any cause.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,10 +11,8 @@ from typing import Any
 import msgspec
 
 from perfwatch.triage.busy import Phase
-from perfwatch.triage.cards.gpu import Regime, baseline, regimes, spins_on, unseen
-from perfwatch.triage.cards.neighbours import shared, unused
-from perfwatch.triage.cards.thresholds import FEW_SECONDS, MEDIUM, RUN_SECONDS
-from perfwatch.triage.cards.whose import cards_of, index_of, name_of
+from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, baseline, regimes, spins_on, unseen
+from perfwatch.triage.cards.whose import cards_of, index_of, name_of, shared, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
@@ -25,32 +22,19 @@ from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.startup import in_compiler
+from perfwatch.triage.shares.thresholds import MEDIUM, RUN_SECONDS
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
-from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
+from perfwatch.triage.words.frames import tags, user_frame
 from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
-LONGEST_SECONDS = RUN_SECONDS
 UNITS_UNSEEN = MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
 PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
 READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
-OTHER_WORK = (
-    "empty_cache",
-    "save",
-    "load",
-    "import",
-    "compile",
-    "log",
-    "tracker",
-    "gc",
-    "collective",
-    "http",
-    "fetch",
-    "collate",
-)
+OTHER_WORK = frozenset("empty_cache save load import compile log tracker gc collective http fetch collate".split())
 
 
 @dataclass(frozen=True)
@@ -80,14 +64,14 @@ def _accelerated(case: Case) -> list[Accelerated]:
         now = case.progress[rank.pid]
         seconds = min(WINDOW_SECONDS, trained_for(case, rank))
         cards = regimes(case.history, rank.pid, seconds)
-        if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS or unused(case.history, cards[0].uuid):
+        if now.kind != "moving" or not cards or cards[0].seconds < FEW_SECONDS:
             continue
-        if spins_on(case.history, cards[0].uuid):
+        uuid = cards[0].uuid
+        if unused(case.history, uuid) or spins_on(case.history, uuid):
             continue
-        if shared(case.history, cards[0].uuid) and not _steps_are_seen(case, rank):
+        if shared(case.history, uuid) and not _steps_are_seen(case, rank):
             continue  # the card may work for another job alone
-        moved = motion(case.history, rank.pid, now.thread, seconds)
-        runs = moved.wanted_share
+        runs = motion(case.history, rank.pid, now.thread, seconds).wanted_share
         runs += engine_share(case.history, rank.pid, seconds)
         certain = cards_of(case.history, rank.pid).certain
         found.append(Accelerated(rank, cards[0], case.profile(rank, seconds), runs, certain))
@@ -96,9 +80,8 @@ def _accelerated(case: Case) -> list[Accelerated]:
 
 def _steps_are_seen(case: Case, rank: Member) -> bool:
     """True if steps are counted, or the training thread is seen at several places of training."""
-    now = case.progress[rank.pid]
-    if now.steps is not None:
-        return not now.steps.late
+    if (steps := case.progress[rank.pid].steps) is not None:
+        return not steps.late
     seen = case.profile(rank, WINDOW_SECONDS).sights
     return len({one.reading.frames[:1] for one in seen if trains(one.reading)}) > 1
 
@@ -111,21 +94,16 @@ def trained_for(case: Case, rank: Member) -> float:
     for one in case.history.series(r.Steps, rank.pid):
         if one.reading.count > 0:
             return case.at - one.at + sum(one.reading.interval_seconds)
-    for seen in case.profile(rank, LONGEST_SECONDS).sights:
+    for seen in case.profile(rank, RUN_SECONDS).sights:
         if trains(seen.reading):
             return case.at - seen.at + seen.reading.span_seconds
-    return LONGEST_SECONDS
+    return RUN_SECONDS
 
 
 def since_first_step(case: Case, rank: Member, seen: Profile) -> Profile:
     """The samples of the window from the first step on: what was done before it, however long it took, is done once."""
     training = trained_for(case, rank)
     return seen if training >= WINDOW_SECONDS else case.profile(rank, training)
-
-
-def has_gaps(card: Regime) -> bool:
-    """True if a card waits for launches: what holds it back is of each step."""
-    return card.waits_for_launches
 
 
 def sync_share(case: Case, seen: Profile) -> float:
@@ -150,22 +128,23 @@ def launching_share(case: Case, seen: Profile) -> float:
     compiled = in_compiler(case.history, seen)
 
     def launches(stack: r.Stack) -> bool:
-        if awaits_data(stack) or any_tag(tags(stack), *OTHER_WORK) or in_copy(case.history, stack) or compiled(stack):
+        if awaits_data(stack) or tags(stack) & OTHER_WORK or in_copy(case.history, stack) or compiled(stack):
             return False
         return not in_sync(case.history, stack) and not (own_is_data and own_work(stack))
 
     return seen.share_where(launches)
 
 
-def line_of(seen: Profile, holds: Callable[[r.Stack], bool]) -> str | None:
-    """The program's own line for most of the samples for which something holds."""
-    return show(seen.top_line(holds))
-
-
 def monitored(case: Case, one: Accelerated, claim: str, expected: str) -> Evidence:
     """What the card's units show, as a piece of evidence, beside what they showed earlier in this run."""
-    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
+    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS)
     return case.saw(one.card.source, name_of(case.history, one.card.uuid), claim, one.card.shown(), before or expected)
+
+
+def inferred(case: Case, pid: int) -> Evidence:
+    """That the driver does not list a process on its card."""
+    how = cards_of(case.history, pid).how or "not known"
+    return case.saw("binding", f"pid {pid}", "its card was inferred", how, "listed by the driver")
 
 
 UNITS = "{shown}"
@@ -191,13 +170,10 @@ def slow_on_gpu(
 ) -> Finding:
     """A slow finding about a rank and its card; ``explains`` ranks it among others, the share of time lost unless given."""
     unlisted = not case.history.of(r.GpuProcess, one.card.uuid)
-    if not one.certain:
-        how = cards_of(case.history, one.rank.pid).how or "not known"
-        inferred = case.saw("binding", f"pid {one.rank.pid}", "its card was inferred", how, "listed by the driver")
-        more = (*more, inferred)
+    more = more if one.certain else (*more, inferred(case, one.rank.pid))
     culprit = Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid))
     sure = round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2)
-    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS).shown()
+    before = baseline(case.history, one.card.uuid, WINDOW_SECONDS)
     known = {"card": one.card, "name": name_of(case.history, one.card.uuid), "seen": one.profile, "at": frame}
     saw = (each._replace(expected=before or each.expected) if each.observed == UNITS else each for each in line.saw)
     found = replace(line, saw=tuple(saw)).finding(
@@ -208,15 +184,10 @@ def slow_on_gpu(
 
 def drives_a_card(case: Case, phase: Phase) -> bool:
     """True if a rank that computes on the host has work on its GPU, or its line waits for that: the value is no result of the CPU's."""
-    cards = regimes(case.history, phase.rank.pid)
-    own = cards_of(case.history, phase.rank.pid)
-    if (own.uuids or unseen(case.history, phase.rank.pid)) and _reads_back(case, phase):
+    pid, source = phase.rank.pid, code.line_of(case.history, phase.profile.top_line())
+    stack, own = case.chains[pid].start.stack, cards_of(case.history, pid)
+    reads = source is not None and bool(code.names(source.calls) & READ_BACK) and in_sync(case.history, stack)
+    reads = reads or (stack is not None and "device_sync" in tags(stack))
+    if reads and (own.uuids or unseen(case.history, pid)):
         return True
-    return any(card.kind == "spin" or (own.certain and card.kind != "idle") for card in cards)
-
-
-def _reads_back(case: Case, phase: Phase) -> bool:
-    stack = case.chains[phase.rank.pid].start.stack
-    source = code.line_of(case.history, phase.profile.top_line())
-    reads = source is not None and code.names(source.calls) & READ_BACK and in_sync(case.history, stack)
-    return bool(reads) or (stack is not None and "device_sync" in tags(stack))
+    return any(one.kind == "spin" or (own.certain and one.kind != "idle") for one in regimes(case.history, pid))

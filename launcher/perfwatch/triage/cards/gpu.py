@@ -25,32 +25,29 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any
 
-from perfwatch.triage.cards.neighbours import mean, shared
-from perfwatch.triage.cards.thresholds import (
-    ACTIVE,
-    BUSY,
-    FEW_SAMPLES_OF_A_CARD,
-    IDLE,
-    IN_USE,
-    NOW_SECONDS,
-    RESIDENT,
-)
-from perfwatch.triage.cards.whose import cards_of
+from perfwatch.triage.cards.whose import cards_of, mean, shared
 from perfwatch.triage.history import History, R, Seen, median
 from perfwatch.triage.moving.motion import LULLS
+from perfwatch.triage.shares.thresholds import NOW_SECONDS
 from perfwatch_probes import readings as r
 
+# A kernel is resident. Measured on H200 unless stated otherwise.
+IDLE = 0.02  # at or below it nothing is asked of the card (measured 0.0001 with a context)
+IN_USE = 0.3
+BUSY = 0.9  # above it the card hardly waits for the host (a healthy training reads 0.98 to 1.0)
+RESIDENT = 0.95  # a kernel that never ends reads 1.0
+ACTIVE = 0.5  # of the multiprocessors; a decoder that fills the card keeps 0.8 of them active
+
 # Samples
+FEW_SAMPLES_OF_A_CARD, FEW_SECONDS = 5, 3.0
 FEW_LOOKS, ENOUGH_SECONDS = 3, 2.0  # at the least, or covered by them where they are long
 STALE_INTERVALS = 2.0  # of its own: many slow cards are read less often
 MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Utilisation is of up to a second before it is read: a card that works and rests in turns may be sampled in its rests alone.
 AROUND_SECONDS = 3.0
-AT_WORK_POWER = (
-    0.3  # of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more
-)
+# Of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more.
+AT_WORK_POWER = 0.3
 
 # No data moves
 FLAT = 0.0005  # measured 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins
@@ -67,9 +64,8 @@ FLAT_MIB_PER_SECOND = 30.0
 ASKING_MIB_PER_SECOND = 130.0
 ASKING_RATIO = (1.0, 1.4)
 NOT_STORED = 0.00006  # of the memory's bandwidth: 300 MiB/s to the card's own memory
-ASKING_INTEGER = (
-    0.05  # a loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted
-)
+# A loop that only asks waits for each answer (0.0002 to 0.015); above it something may be counted.
+ASKING_INTEGER = 0.05
 MEMORY_IN_USE = 0.01  # of the time; NVML counts in whole percent
 
 # A kernel that only looks whether something has come, also in host memory: few multiprocessors (0.01 to 0.26), no arithmetic,
@@ -155,15 +151,24 @@ class Regime:
 
     def shown(self) -> str:
         """The shares that decide, as a line of evidence."""
+        power = ("{:.0f} W", self.power_watts)
         if self.source == "nvml":
-            power = "" if self.power_watts is None else f", {self.power_watts:.0f} W"
-            memory = "" if self.memory_utilisation is None else f", memory in use {self.memory_utilisation:.0%}"
-            return f"utilisation {self.graphics or 0:.0%}{memory}{power}"
-        parts = [("graphics", self.graphics), ("SM", self.sm_active), ("tensor", self.tensor), ("DRAM", self.dram)]
-        text = ", ".join(f"{name} {share:.0%}" for name, share in parts if share is not None)
-        if (self.nvlink_mib_per_second or 0.0) > FLAT_MIB_PER_SECOND:
-            text += f", NVLink {self.nvlink_mib_per_second:,.0f} MiB/s"
-        return text + ("" if self.power_watts is None else f", {self.power_watts:.0f} W")
+            memory = ("memory in use {:.0%}", self.memory_utilisation)
+            return _said(("utilisation {:.0%}", self.graphics or 0.0), memory, power)
+        nvlink = self.nvlink_mib_per_second
+        return _said(
+            ("graphics {:.0%}", self.graphics),
+            ("SM {:.0%}", self.sm_active),
+            ("tensor {:.0%}", self.tensor),
+            ("DRAM {:.0%}", self.dram),
+            ("NVLink {:,.0f} MiB/s", nvlink if (nvlink or 0.0) > FLAT_MIB_PER_SECOND else None),
+            power,
+        )
+
+
+def _said(*parts: tuple[str, float | None]) -> str:
+    """The values that are known, each in its words."""
+    return ", ".join(text.format(value) for text, value in parts if value is not None)
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ class Kernels:
     kernel of this job may take.
     """
 
-    ended: tuple[float, ...]  # moments, in seconds since the session began
+    ended: int  # how many were seen to end
     since_seconds: float  # since the last of them, or since the card was first sampled
     longest_seconds: float  # between two of them
     usual_known: bool
@@ -182,30 +187,7 @@ class Kernels:
     @property
     def go_on(self) -> bool:
         """True if one kernel after the other ends, and the newest has not lasted much longer than those before."""
-        return len(self.ended) >= 2 and self.since_seconds <= LULLS * self.longest_seconds + SIGHTING_SECONDS
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Median values of the samples at work, earlier in this very run. None: not known."""
-
-    graphics: float | None = None
-    power_watts: float | None = None
-    tensor: float | None = None
-    dram: float | None = None
-    nvlink_mib_per_second: float | None = None
-
-    def shown(self) -> str:
-        """In words; empty when nothing is known."""
-        parts = [
-            "" if self.graphics is None else f"graphics {self.graphics:.0%}",
-            "" if self.tensor is None else f"tensor {self.tensor:.0%}",
-            "" if self.dram is None else f"DRAM {self.dram:.0%}",
-            "" if not self.nvlink_mib_per_second else f"NVLink {self.nvlink_mib_per_second:,.0f} MiB/s",
-            "" if self.power_watts is None else f"{self.power_watts:.0f} W",
-        ]
-        known = ", ".join(part for part in parts if part)
-        return f"{known} earlier in this run" if known else ""
+        return self.ended >= 2 and self.since_seconds <= LULLS * self.longest_seconds + SIGHTING_SECONDS
 
 
 # The state of a card
@@ -255,8 +237,7 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
     samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
     looks = activities(history, uuid, seconds)
     looks = _fresh(history, looks, looks[-1].reading.interval_seconds if looks else 0.0)
-    covered = sum(one.reading.interval_seconds for one in looks)
-    if len(looks) >= FEW_LOOKS or covered >= ENOUGH_SECONDS:
+    if _enough([one.reading for one in looks]):
         kinds = [(one.at, _kind_of(one.reading)) for one in looks]
         found = _classed(uuid, kinds, [one.reading.graphics for one in looks], "gpm")
     elif len(samples) >= FEW_LOOKS:
@@ -268,10 +249,14 @@ def _regime(history: History, uuid: str, seconds: float) -> Regime:
     return _with_shares(found, looks, samples)
 
 
+def _enough(looks: Sequence[r.GpuActivity]) -> bool:
+    return len(looks) >= FEW_LOOKS or sum(look.interval_seconds for look in looks) >= ENOUGH_SECONDS
+
+
 def _fresh(history: History, series: list[Seen[R]], interval_seconds: float) -> list[Seen[R]]:
     """Nothing where the newest is too old: what a card did a while ago says nothing of now."""
-    allowed = max(NOW_SECONDS, STALE_INTERVALS * interval_seconds)
-    return series if series and history.at - series[-1].at <= allowed else []
+    fresh = series and history.at - series[-1].at <= max(NOW_SECONDS, STALE_INTERVALS * interval_seconds)
+    return series if fresh else []
 
 
 def _kind_of(look: r.GpuActivity) -> str:
@@ -310,12 +295,11 @@ def _classed(uuid: str, looks: list[tuple[float, str]], shares: list[float | Non
     idle, spinning = (kinds.count(kind) / len(kinds) for kind in ("idle", "spin"))
     if resident is None:
         return Regime(uuid)
+    kind = "work" if resident >= BUSY else "wait"
     if spinning >= MOST_LOOKS and kinds[-1] == "spin":
         kind = "spin"
     elif idle >= MOST_LOOKS or resident <= IDLE:
         kind = "idle"
-    else:
-        kind = "work" if resident >= BUSY else "wait"
     pauses = sum(kind == "idle" for kind, _ in groupby(kinds))
     full = mean(share for share, kind in zip(shares, kinds, strict=True) if kind != "idle")
     return Regime(
@@ -428,25 +412,17 @@ def _no_kernel(look: r.GpuActivity) -> bool:
 def _contradicted(history: History, uuid: str, look: Seen[r.GpuActivity]) -> bool:
     """True if around a sample no kernel was seen, and utilisation and power show all the while that the card was at work."""
     samples = _around(history.series(r.GpuSample, uuid), look)
-    if len(samples) < FEW_LOOKS or not all(
-        (one.utilisation or 0.0) >= BUSY and one.power_watts is not None and not _draws_little(history, one)
-        for one in samples
-    ):
+    busy = [one for one in samples if (one.utilisation or 0.0) >= BUSY and one.power_watts is not None]
+    if len(busy) < max(FEW_LOOKS, len(samples)) or any(_draws_little(history, one) for one in busy):
         return False
     looks = _around(history.series(r.GpuActivity, uuid), look)
-    enough = len(looks) >= FEW_LOOKS or sum(one.interval_seconds for one in looks) >= ENOUGH_SECONDS
-    return enough and all(_no_kernel(one) for one in looks)
+    return _enough(looks) and all(map(_no_kernel, looks))
 
 
 def _around(series: list[Seen[R]], look: Seen[r.GpuActivity]) -> list[R]:
-    began = look.at - look.reading.interval_seconds
-    first = bisect.bisect_left(series, began - AROUND_SECONDS, key=_when)
-    last = bisect.bisect_right(series, look.at + AROUND_SECONDS, key=_when)
+    first = bisect.bisect_left(series, _start(look) - AROUND_SECONDS, key=lambda one: one.at)
+    last = bisect.bisect_right(series, look.at + AROUND_SECONDS, key=lambda one: one.at)
     return [one.reading for one in series[first:last]]
-
-
-def _when(seen: Seen[Any]) -> float:
-    return seen.at
 
 
 # How long kernels take
@@ -461,36 +437,30 @@ def _kernels(history: History, uuid: str) -> Kernels:
     looks = activities(history, uuid)
     if not looks:
         return _roughly(history, uuid)
-    halts = _halts(history, uuid)
-    looks = [
-        one
-        for one in looks
-        if _unbroken(one.reading) or not any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)
-    ]
+    # When a process was first listed on another card; those of the first sample have begun before.
+    firsts = (history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid)
+    halts = [at for at in firsts if at > looks[0].at]
+    halted = {one.at for one in looks if any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)}
+    if len(halts) <= FEW_HALTS:
+        looks = [one for one in looks if _unbroken(one.reading) or one.at not in halted]
     if not looks:
-        return Kernels((), 0.0, 0.0, usual_known=False)
-    ended = tuple(one.at for one in looks if not _unbroken(one.reading))
+        return Kernels(0, 0.0, 0.0, usual_known=False)
+    ended = [one for one in looks if not _unbroken(one.reading)]
     of_others = shared(history, uuid)  # the kernels that end may be theirs
     began, longest = _start(looks[0]) if _unbroken(looks[0].reading) else looks[0].at, 0.0
     for earlier, later in pairwise(looks):
         if _start(later) - earlier.at > GAP_SECONDS:
             began = _start(later)
         elif not _unbroken(later.reading):
-            longest = max(longest, _start(later) - began + _resident_seconds(later.reading))
+            # One that ended in this sample lasted no longer within it: a card that had nothing to do ran none.
+            resident = later.reading.interval_seconds * min(1.0, later.reading.graphics or 0.0)
+            longest = max(longest, _start(later) - began + resident)
         if not _unbroken(later.reading):
             began = later.at
-    at_work = [one for one in looks if not _unbroken(one.reading) and (one.reading.graphics or 0.0) > IDLE]
+    at_work = [one for one in ended if (one.reading.graphics or 0.0) > IDLE]
     usual_known = bool(at_work) and at_work[-1].at - _start(at_work[0]) >= NOW_SECONDS
-    since = max(0.0, history.at - max(began, ended[-1] if ended else began))
-    return Kernels(() if of_others else ended, since, longest, usual_known and not of_others)
-
-
-def _halts(history: History, uuid: str) -> tuple[float, ...]:
-    """When a process was first listed on another card; those of the first sample have begun before."""
-    firsts = [history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid]
-    began = min((look.at for look in activities(history, uuid)), default=0.0)
-    later = tuple(at for at in firsts if at > began)
-    return later if len(later) <= FEW_HALTS else ()
+    since = max(0.0, history.at - max(began, ended[-1].at if ended else began))
+    return Kernels(0 if of_others else len(ended), since, longest, usual_known and not of_others)
 
 
 def _roughly(history: History, uuid: str) -> Kernels:
@@ -501,16 +471,11 @@ def _roughly(history: History, uuid: str) -> Kernels:
     others = [at for at, kind in kinds if kind != "spin"]
     at_work = [at for at, kind in kinds if kind in ("work", "wait")]
     usual_known = bool(at_work) and at_work[-1] - at_work[0] >= NOW_SECONDS
-    return Kernels((), history.at - max([began, *others]), 0.0, usual_known)
+    return Kernels(0, history.at - max([began, *others]), 0.0, usual_known)
 
 
 def _start(look: Seen[r.GpuActivity]) -> float:
     return look.at - look.reading.interval_seconds
-
-
-def _resident_seconds(look: r.GpuActivity) -> float:
-    """The most that a kernel which ended in this sample lasted within it: a card that had nothing to do ran none."""
-    return look.interval_seconds * min(1.0, look.graphics or 0.0)
 
 
 def _unbroken(look: r.GpuActivity) -> bool:
@@ -522,12 +487,12 @@ def _unbroken(look: r.GpuActivity) -> bool:
 # What it did earlier in this run
 
 
-def baseline(history: History, uuid: str, seconds: float) -> Baseline:
-    """What the card did at work until ``seconds`` ago: "low" is relative to that, not to a number in a book."""
+def baseline(history: History, uuid: str, seconds: float) -> str:
+    """What the card did at work until ``seconds`` ago, in words: "low" is relative to that, not to a number in a book."""
     return history.once(("baseline", uuid, seconds), lambda: _baseline(history, uuid, seconds))
 
 
-def _baseline(history: History, uuid: str, seconds: float) -> Baseline:
+def _baseline(history: History, uuid: str, seconds: float) -> str:
     until = history.at - seconds
     looks = [one.reading for one in activities(history, uuid) if one.at < until]
     at_work = [a for a in looks if (a.graphics or 0.0) >= IN_USE and (a.dram or 0.0) >= WORKING_DRAM]
@@ -539,10 +504,11 @@ def _baseline(history: History, uuid: str, seconds: float) -> Baseline:
         known = [value for one in at_work if (value := of(one)) is not None]
         return median(known) if len(at_work) >= FEW_SAMPLES_OF_A_CARD else None
 
-    return Baseline(
-        graphics=middle(lambda a: a.graphics),
-        power_watts=median(watts) if len(watts) >= FEW_SAMPLES_OF_A_CARD else None,
-        tensor=middle(lambda a: a.tensor),
-        dram=middle(lambda a: a.dram),
-        nvlink_mib_per_second=middle(lambda a: a.nvlink_received_mib_per_second),
+    known = _said(
+        ("graphics {:.0%}", middle(lambda a: a.graphics)),
+        ("tensor {:.0%}", middle(lambda a: a.tensor)),
+        ("DRAM {:.0%}", middle(lambda a: a.dram)),
+        ("NVLink {:,.0f} MiB/s", middle(lambda a: a.nvlink_received_mib_per_second) or None),
+        ("{:.0f} W", median(watts) if len(watts) >= FEW_SAMPLES_OF_A_CARD else None),
     )
+    return f"{known} earlier in this run" if known else ""

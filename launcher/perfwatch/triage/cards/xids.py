@@ -85,11 +85,13 @@ def announced(case: Case) -> tuple[Announced, ...]:
             continue  # logged before the session
         at, uuid = seen.at - seen.reading.logged_ago_seconds, cards.get(_address(match["bus"]))
         one = Announced(int(match["xid"]), at, uuid or match["bus"], "kernel_log", uuid is not None, seen.reading.pid)
-        same = next((index for index, other in enumerate(found) if _same(one, other)), None)
+        # On one card, as far as it is known.
+        alike = (other for other in found if other.card == one.card or other.located != one.located)
+        same = next((o for o in alike if o.xid == one.xid and abs(o.at - at) <= SAME_SECONDS), None)
         if same is None:
             found.append(one)
-        elif found[same].pid is None:
-            found[same] = replace(found[same], pid=one.pid)
+        elif same.pid is None:
+            found[found.index(same)] = replace(same, pid=one.pid)
     return tuple(sorted(found, key=lambda one: one.at))
 
 
@@ -104,18 +106,11 @@ def of_job(case: Case, one: Announced) -> bool:
 
 def used_cards(case: Case) -> frozenset[str] | None:
     """The cards that processes of the job were seen to use or may use, and what these are parts of; None: not known."""
-    bound = [
-        seen.reading for key in case.history.entities(r.GpuBinding) for seen in case.history.series(r.GpuBinding, *key)
-    ]
+    bound = [seen.reading for seen in case.history.every(r.GpuBinding)]
     used = {uuid for one in bound if one.cuda is not False for uuid in one.uuids or one.visible}
     if not used and (not bound or any(one.cuda is not False for one in bound)):
         return None
     return with_wholes(case.history, used)
-
-
-def _same(one: Announced, other: Announced) -> bool:
-    alike = one.card == other.card or one.located != other.located
-    return one.xid == other.xid and alike and abs(one.at - other.at) <= SAME_SECONDS
 
 
 def _address_of(case: Case, uuid: str) -> tuple[int, ...]:

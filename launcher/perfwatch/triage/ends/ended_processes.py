@@ -1,27 +1,55 @@
-"""Processes that have ended while somebody waits for what they would have brought: since when, which of them, and who replaced one."""
+"""Processes and threads that have ended while others wait for what they would have produced: which, since when, and what replaced one."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words
+from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words, raised_at
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import Lull, lull
+from perfwatch.triage.moving.motion import has_ended
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import youngest_start_gap_seconds
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, ROOM, awaited
-from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.waits.threads import BEFORE_SECONDS, OTHERS_MOVE
 from perfwatch.triage.waits.workers import pool_members
-from perfwatch.triage.words.frames import show
+from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Culprit, Evidence, Finding
-from perfwatch_probes.readings import ProcessEnded, Traceback
+from perfwatch_probes.readings import ProcessEnded, Stack, ThreadError, Traceback
 
 SHOWN = 3  # processes that are gone
 REPLACED_SECONDS = 0.5  # workers of one pool start within milliseconds of each other
+ENDED_SECONDS = 90.0  # before the wait began; a calm job's stacks are read once a minute
+LASTS_SECONDS = 5.0  # what a thread has put into a queue keeps the training going so long, when it has ended
+ONE_LOOK_SECONDS = 0.5  # the stacks of one look differ by so much
+
+# What is said of a wait between processes, and how a program is written that goes on or raises.
+KINDS = {
+    A_BARRIER: (
+        "{who} waits at a barrier for {ended}, which {has} ended{told}",
+        "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError",
+    ),
+    A_CONDITION: (
+        "{who} waits for {what} between processes that is not signalled; {ended} {has} ended{told}",
+        "wait with a timeout",
+    ),
+    ROOM: (
+        "{who} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}",
+        "put with a timeout, and ask whether its reader is alive: process.is_alive()",
+    ),
+}
+OF_A_QUEUE = (
+    "{ended} {has} ended{told}, and {asks} waits for more from it; {who} waits for room in a queue",
+    "ask process.is_alive() where get() times out, or put a last item on every way out of the process",
+)
+OF_A_LOCK = (
+    "{ended} {gone}, and {who} waits for a lock between processes that {kept} never gave back",
+    "release it on every way out: with lock: ...",
+)
 
 
 def outlived_seconds(case: Case, chain: Chain) -> float:
@@ -62,41 +90,31 @@ def dead_beside(case: Case, chain: Chain) -> tuple[int, ...]:
 
 def missed(case: Case, chain: Chain, dead: tuple[int, ...]) -> tuple[int, ...]:
     """Of those that ended, whom the wait is for: at a barrier or for a signal, those that failed, if any did."""
-    failed = tuple(pid for pid in dead if _failed(case, pid))
+    ends = {pid: case.job.members[pid].ended for pid in dead}
+    failed = tuple(pid for pid, end in ends.items() if end is not None and (end.exit_code or end.signal))
     return failed if failed and awaited(chain.end.node) in (A_BARRIER, A_CONDITION) else dead
-
-
-def _failed(case: Case, pid: int) -> bool:
-    seen = case.history.latest(ProcessEnded, pid)
-    return seen is not None and bool(seen.reading.exit_code or seen.reading.signal)
-
-
-def _as_it_should(case: Case, pid: int) -> bool:
-    seen = case.history.latest(ProcessEnded, pid)
-    return seen is not None and seen.reading.exit_code == 0 and not seen.reading.signal
 
 
 def left_waiting(case: Case, chain: Chain, dead: tuple[int, ...]) -> str:
     """Who waits between processes, at what, and which of them will not come any more."""
     several = len(dead) > 1
     ended = f"process{'es' if several else ''} {', '.join(map(str, dead[-SHOWN:]))}"
-    has = "have" if several else "has"
     how, last = how_it_ended(case.history, dead[-1]), show(node_of(case.history, case.job, dead[-1]).frame)
     known = ", ".join([how] * bool(how) + [f"last seen at {last}"] * bool(last)) if not several else ""
-    told = f" ({known})" if known else ""
-    what = awaited(chain.end.node)
-    if fills_a_queue(chain):
-        waits = f"pid {chain.start.pid} at {show(chain.start.frame)}"
-        return f"{ended} {has} ended{told}, and {waits} waits for more from it; {who(chain)} waits for room in a queue"
-    if what == A_BARRIER:
-        return f"{who(chain)} waits at a barrier for {ended}, which {has} ended{told}"
-    if what == A_CONDITION:
-        return f"{who(chain)} waits for {what} between processes that is not signalled; {ended} {has} ended{told}"
-    if what == ROOM:
-        return f"{who(chain)} waits for {what} between processes, which its reader makes; {ended} {has} ended{told}"
-    kept = "one of them" if several else "it"
-    is_gone = f"{ended} {'are' if several else 'is'} gone{f' ({how})' if how and not several else ''}"
-    return f"{is_gone}, and {who(chain)} waits for a lock between processes that {kept} never gave back"
+    return _kind(chain)[0].format(
+        who=who(chain),
+        asks=f"pid {chain.start.pid} at {show(chain.start.frame)}",
+        ended=ended,
+        has="have" if several else "has",
+        told=f" ({known})" if known else "",
+        what=awaited(chain.end.node),
+        gone=f"{'are' if several else 'is'} gone" + (f" ({how})" if how and not several else ""),
+        kept="one of them" if several else "it",
+    )
+
+
+def _kind(chain: Chain) -> tuple[str, str]:
+    return OF_A_QUEUE if fills_a_queue(chain) else KINDS.get(awaited(chain.end.node), OF_A_LOCK)
 
 
 def fills_a_queue(chain: Chain) -> bool:
@@ -111,24 +129,16 @@ def left(chain: Chain, ends: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
 
 def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
     """For how long the wait counts as lasting, and the patience that it gets: more where somebody who may end it moves."""
-    watched = silent_seconds(case, chain)
+    watched, patience = silent_seconds(case, chain), temporal(case)
     if chain.end.detail != OTHERS_MOVE:
         return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
-    patience = temporal(case)
-    found = lull(case, case.job.members[chain.start.pid], watched, temporal(case))
+    found = lull(case, case.job.members[chain.start.pid], watched, patience)
     return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
 
 
 def way_out(chain: Chain) -> str:
     """How a program is written that goes on, or raises, where one of its processes ends."""
-    what = awaited(chain.end.node)
-    if fills_a_queue(chain):
-        return "ask process.is_alive() where get() times out, or put a last item on every way out of the process"
-    if what == A_BARRIER:
-        return "barrier.abort() where a worker fails, or barrier.wait(timeout=...): the others then raise BrokenBarrierError"
-    if what == ROOM:
-        return "put with a timeout, and ask whether its reader is alive: process.is_alive()"
-    return "wait with a timeout" if what == A_CONDITION else "release it on every way out: with lock: ..."
+    return _kind(chain)[1]
 
 
 def where_to_look(case: Case, pid: int) -> str:
@@ -137,11 +147,8 @@ def where_to_look(case: Case, pid: int) -> str:
     code = seen.reading.exit_code if seen is not None and not seen.reading.signal else None
     if code is None or code > SHELL_ADDS:
         return f"dmesg | grep -i {pid}"
-    return (
-        f"the traceback of process {pid} in the job's own stderr"
-        if code
-        else f"why process {pid} left before the others"
-    )
+    why = f"the traceback of process {pid} in the job's own stderr"
+    return why if code else f"why process {pid} left before the others"
 
 
 def words_of(case: Case, pids: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -155,13 +162,70 @@ def replaced(case: Case, chain: Chain) -> Evidence | None:
     members = pool_members(case.job, chain.end.node)
     gap = youngest_start_gap_seconds(m for m in members if m.alive)
     dead = [m for m in members if not m.alive]
-    if (gap < REPLACED_SECONDS and not dead) or (dead and all(_as_it_should(case, m.pid) for m in dead)):
+    as_meant = all(m.ended is not None and m.ended.exit_code == 0 and not m.ended.signal for m in dead)
+    if as_meant if dead else gap < REPLACED_SECONDS:
         return None  # a worker may be meant to end after so many tasks
     youngest = max(members, key=lambda m: m.process.start_ticks)
-    return case.saw(
-        "process",
-        f"pid {youngest.pid}",
-        "replaces a worker that died",
-        f"started {gap:.1f} s after its siblings",
-        "all workers of a pool start together",
-    )
+    claim, observed = "replaces a worker that died", f"started {gap:.1f} s after its siblings"
+    return case.saw("process", f"pid {youngest.pid}", claim, observed, "all workers of a pool start together")
+
+
+@dataclass(frozen=True)
+class EndedThread:
+    """A thread that is no more, as it was last seen, and the error that it ended with, if any is known."""
+
+    node: Node
+    error: ThreadError | None
+
+    @property
+    def where(self) -> str | None:
+        """Its last known line, ``function (file:line)``."""
+        return (raised_at(self.error) if self.error is not None else None) or show(self.node.frame)
+
+    @property
+    def told(self) -> str:
+        """That it has ended, in words."""
+        name = f"thread {self.node.name or self.node.tid}"
+        if self.error is None:
+            return f"{name}, last seen at {self.where}, has ended"
+        return f"{name} has ended at {self.where} with {last_words(self.error)}"
+
+    @property
+    def culprit(self) -> Culprit:
+        """The thread as somebody to blame."""
+        return msgspec.structs.replace(culprit(self.node), frame=self.where)
+
+    def evidence(self, case: Case) -> Evidence:
+        """What speaks for it."""
+        entity = f"pid {self.node.pid} thread {self.node.tid}"
+        if self.error is not None:
+            return case.saw("traceback", entity, "ended with an error", last_words(self.error), "no exception")
+        return case.saw("thread", entity, "is gone", f"last seen at {self.where}", "lives as long as it is waited for")
+
+
+def ended_beside(case: Case, chain: Chain) -> list[EndedThread]:
+    """Those of the waiting thread's process that ended when the wait began, or not long before.
+
+    One without an error must have been seen in the last look that was made well before the wait, or after it: one that had
+    ended by then ended as it should, for the job went on without it.
+    """
+    end, history = chain.end.node, case.history
+    if end.wait is not None and end.wait.shared:
+        return []
+    began = case.at - (chain.end.silent_seconds or 0.0)
+    since = began - ENDED_SECONDS
+    looks = [one.at for one in history.series(Stack, end.pid, end.pid) if one.at < began - LASTS_SECONDS]
+    stacks = {tid: history.series(Stack, end.pid, tid)[-1] for _, tid in history.of(Stack, end.pid)}
+    errors = {tid: history.series(ThreadError, end.pid, tid)[-1] for _, tid in history.of(ThreadError, end.pid)}
+    seen = [
+        tid
+        for tid, last in stacks.items()
+        if tid not in errors and last.at >= since and any(map(is_user, last.reading.frames))
+        if not looks or last.at >= looks[-1] - ONE_LOOK_SECONDS
+    ]
+    raised = [tid for tid, error in errors.items() if error.at >= since]
+    return [
+        EndedThread(node_of(history, case.job, end.pid, tid), errors[tid].reading if tid in errors else None)
+        for tid in (*raised, *seen)
+        if tid in errors or has_ended(history, end.pid, tid)
+    ]

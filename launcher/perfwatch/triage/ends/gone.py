@@ -1,14 +1,21 @@
-"""How the job ended, if it did, and what its processes said last."""
+"""How the job ended, what its processes said last, what that end is called, and whether a launcher starts the ranks again and again."""
 
 import re
 import signal
+from dataclasses import dataclass
 
+import msgspec
+
+from perfwatch.failures import NAMES, named
 from perfwatch.recording.recording import TERMINATES
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.roles.job import Member
+from perfwatch.triage.ranks.groups import GroupKey, Seat, Standing, recorded_standing
+from perfwatch.triage.roles.job import TICKS_PER_SECOND, Member, restarts_before
+from perfwatch.triage.roles.placement import launches
 from perfwatch.triage.words.frames import is_user, show
+from perfwatch.verdict import Finding
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
 
@@ -29,6 +36,12 @@ NOTICED_SECONDS = 0.5  # and mostly at once: its handle wakes us
 FOLLOWS_SECONDS = 10.0  # until a process that waits for a failed one fails too: with a GPU it takes seconds to end
 HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
 SHELL_ADDS = 128  # to the number of the signal that ended its child: the exit code of a shell
+ABORTS_SECONDS = 60.0  # from the dump to the end; torch waits 15 s for all dumps by default
+MOST_NAMED = 4
+LAST_LINES = 40  # of a traceback
+SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
+OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
+SOON_SECONDS = 60.0  # longer than that nobody waits for a verdict to be told that all is well
 
 
 def ending(case: Case) -> r.ProcessEnded | None:
@@ -40,23 +53,17 @@ def ending(case: Case) -> r.ProcessEnded | None:
     ranks = case.job.ranks
     if not ranks and not any(member.alive for member in members.values()):
         return next((members[pid].ended for pid in case.session.root_pids if pid in members), None)
-    if not members or any(rank.alive for rank in ranks) or not ranks:
+    if not ranks or any(rank.alive or _returns(case, rank) for rank in ranks) or _may_start_another(case):
         return None
-    if any(_returns(case, rank) for rank in ranks) or _may_start_another(case):
-        return None
-    ends = [
-        seen.reading
-        for key in case.history.entities(r.ProcessEnded)
-        if (seen := case.history.latest(r.ProcessEnded, *key))
-    ]
-    tops = [e for e in ends if e.pid in case.session.root_pids and (e.exit_code is not None or e.signal)]
+    ends = (case.history.latest(r.ProcessEnded, *key) for key in case.history.entities(r.ProcessEnded))
+    tops = [one.reading for one in ends if one is not None and one.reading.pid in case.session.root_pids]
     before = _got_over(case)
     of_ranks = [rank.ended for rank in ranks if rank.ended is not None and rank.pid not in before]
-    first, well = _first_failure(case, of_ranks), any(e.exit_code == 0 for e in tops)
+    first, well = _first_failure(case, of_ranks), any(one.exit_code == 0 for one in tops)
     if first is not None and (not well or (first.signal and len(ranks) > 1)):
         return first
-    known = tops or [e for e in of_ranks if e.exit_code is not None or e.signal] or of_ranks
-    return known[0] if known else None
+    known = [one for one in (*tops, *of_ranks) if one.exit_code is not None or one.signal]
+    return next(iter((*known, *of_ranks)), None)
 
 
 def _got_over(case: Case) -> set[int]:
@@ -80,9 +87,8 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
 
     Who loses its peer to a signal may be seen to fail before that one is.
     """
-    failed = sorted(
-        (one for one in ends if one.exit_code or one.signal), key=lambda one: (ended_at(case, one), one.signal in ASKED)
-    )
+    failed = [one for one in ends if one.exit_code or one.signal]
+    failed.sort(key=lambda one: (ended_at(case, one), one.signal in ASKED))
     if not failed or failed[0].signal:
         return failed[0] if failed else None
     latest = ended_at(case, failed[0]) + LOOKS_APART_SECONDS
@@ -93,17 +99,9 @@ def _first_failure(case: Case, ends: list[r.ProcessEnded]) -> r.ProcessEnded | N
 def _returns(case: Case, rank: Member) -> bool:
     """True if torchrun lives and has restarts left for this rank."""
     launcher = case.job.members.get(rank.process.parent_pid)
-    names = rank.process.environment
-    made, most = (count(names.get(f"TORCHELASTIC_{word}")) for word in ("RESTART_COUNT", "MAX_RESTARTS"))
-    return (
-        launcher is not None
-        and launcher.alive
-        and made is not None
-        and most is not None
-        and made < most
-        and rank.ended is not None
-        and rank.ended.exit_code != 0
-    )
+    made, most = restarts_before(rank.process), count(rank.process.environment.get("TORCHELASTIC_MAX_RESTARTS"))
+    left = launcher is not None and launcher.alive and made is not None and most is not None and made < most
+    return left and rank.ended is not None and rank.ended.exit_code != 0
 
 
 def how_it_ended(history: History, pid: int) -> str:
@@ -156,29 +154,22 @@ def told_by_shell(end: r.ProcessEnded) -> int | None:
 
 def raised_for(case: Case) -> int | None:
     """The signal that an error stands for: Python raises upon SIGINT, and torchrun upon any, so as to end its ranks first."""
-    words = traceback_of(case)
+    words, end = traceback_of(case), ending(case)
+    if words is None and end is not None and end.exit_code:
+        # Without a word it heard what went to the job through ``run`` just before.
+        since = ended_at(case, end) - HEARS_SECONDS
+        asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
+        return asked[-1].facts.get("signal") if asked else None
     if words is None:
-        return _asked_to_end(case)
-    if words.exception == "KeyboardInterrupt":
-        return signal.SIGINT
+        return None
     found = _SIGNALLED.search(words.text) if words.exception.endswith("SignalException") else None
-    return int(found[1]) if found else None
+    return signal.SIGINT if words.exception == "KeyboardInterrupt" else int(found[1]) if found else None
 
 
 def ended_by(case: Case) -> int | None:
     """The signal that ended the job, whoever tells it."""
     end = ending(case)
     return None if end is None else end.signal or told_by_shell(end) or raised_for(case)
-
-
-def _asked_to_end(case: Case) -> int | None:
-    """The signal that went to the job through ``run`` just before, where it ended with a bad code and no word: it heard."""
-    end = ending(case)
-    if end is None or not end.exit_code:
-        return None
-    since = ended_at(case, end) - HEARS_SECONDS
-    asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
-    return asked[-1].facts.get("signal") if asked else None
 
 
 def ended_well(case: Case, end: r.ProcessEnded) -> bool:
@@ -207,9 +198,8 @@ def traceback_of(case: Case) -> r.Traceback | None:
     if not own and (not end.exit_code or end.signal):
         return None
     last = raised_when(own[0]) if own else ended_at(case, end) + LOOKS_APART_SECONDS
-    before = [
-        one for one in kept if last - FOLLOWS_SECONDS <= raised_when(one) <= last and _below(case, one.reading.pid)
-    ]
+    soon = (one for one in kept if last - FOLLOWS_SECONDS <= raised_when(one) <= last)
+    before = [one for one in soon if _below(case, one.reading.pid)]
     first = min([*own[:1], *before[:1]], key=raised_when, default=None)
     return first.reading if first is not None else None
 
@@ -249,3 +239,129 @@ def raised_at(words: r.Traceback | r.ThreadError) -> str | None:
     frames = [r.Frame(match["function"], match["file"], int(match["line"])) for match in _FRAME.finditer(words.text)]
     own = [frame for frame in frames if is_user(frame)]
     return show((own or frames)[-1]) if frames else None
+
+
+def was_aborted(case: Case) -> bool:
+    """True if a rank has aborted, as it does when NCCL's watchdog ends it.
+
+    When a collective has timed out, the watchdog has every rank write what it has called, and aborts the process seconds later (torch,
+    ProcessGroupNCCL.cpp: the dump is waited for before the abort). So what lies there is about a job that stood.
+    """
+    return any(rank.ended is not None and rank.ended.signal == signal.SIGABRT for rank in case.job.ranks)
+
+
+def left_behind_at_the_end(case: Case) -> Standing | None:
+    """The group in which some ranks had called less often than the others; None where the dumps do not tell, or of several."""
+    if not was_aborted(case):
+        return None
+    groups: dict[GroupKey, list[Seen[r.RecordedGroup]]] = {}
+    for rank in case.job.ranks:
+        for key in case.history.of(r.RecordedGroup, rank.pid):
+            last = case.history.latest(r.RecordedGroup, *key)
+            if last is not None and _of_the_end(case, rank, last) and last.reading.enqueued is not None:
+                groups.setdefault((last.reading.group, last.reading.members), []).append(last)
+    whole = [(group, dumps) for (group, members), dumps in groups.items() if len(dumps) >= max(2, len(members))]
+    standings = (recorded_standing(group, dumps, 0.0, 0.0) for group, dumps in whole)
+    parted = [one for one in standings if one.behind]
+    return parted[0] if len(parted) == 1 else None
+
+
+def last_calls(standing: Standing) -> str:
+    """``rank 1 had not come to all_reduce 3199, in which rank 0 waited``."""
+    return f"{_listed(standing.behind)} had not come to {standing.operation}, in which {_listed(standing.ahead)} waited"
+
+
+def _of_the_end(case: Case, rank: Member, dump: Seen[r.RecordedGroup]) -> bool:
+    """True if a rank wrote a dump by itself shortly before it ended."""
+    if rank.ended is None or dump.reading.origin != "file":
+        return False
+    before = ended_at(case, rank.ended) - (dump.at - dump.reading.written_ago_seconds)
+    return -LOOKS_APART_SECONDS <= before <= ABORTS_SECONDS
+
+
+def _listed(seats: tuple[Seat, ...]) -> str:
+    more = f" and {len(seats) - MOST_NAMED} more" if len(seats) > MOST_NAMED else ""
+    return ", ".join(seat.name for seat in seats[:MOST_NAMED]) + more
+
+
+def called(case: Case, finding: Finding) -> Finding:
+    """The same finding with its sub-cause, if the words or the evidence name one of that very cause."""
+    words = traceback_of(case)
+    texts = [] if words is None else [last_words(words), *reversed(words.text.splitlines()[-LAST_LINES:])]
+    failures = (named(text.strip()) for text in (*texts, *(one.observed for one in finding.evidence)))
+    failure = next((one for one in failures if one and one.cause == finding.cause and not one.hint), None)
+    if failure is None and finding.cause == "out_of_memory" and any(e.witness == "cgroup" for e in finding.evidence):
+        failure = NAMES["cgroup_out_of_memory"]
+    return finding if failure is None else msgspec.structs.replace(finding, sub_cause=failure.name, retry=failure.retry)
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """A rank that is replaced again and again."""
+
+    rank: int
+    processes: int  # generations, the living one included
+    seconds: float  # since the first of them started
+    proves_in_seconds: float  # then the newest has lived for so much longer than those before it that it lasts
+
+
+def unproven(case: Case) -> bool:
+    """True if the launcher has restarted the ranks once, and within a minute it will be known whether the new ones last."""
+    found = restarts(case)
+    return found is not None and found.processes == 2 and found.proves_in_seconds <= SOON_SECONDS
+
+
+def restarts(case: Case) -> Restarts | None:
+    """The rank with the most generations; None where nothing is replaced after it failed, or where the newest one lasts."""
+    found = [*_watched(case), *(_counted(case, member) for member in case.job.ranks)]
+    return max(filter(None, found), key=lambda one: one.processes, default=None)
+
+
+def _watched(case: Case) -> list[Restarts | None]:
+    """Processes of one rank that one and the same launcher started one after the other while we looked, each after a bad end."""
+    generations: dict[tuple[int, int], list[Member]] = {}
+    for member in case.job.members.values():
+        above, rank = case.job.members.get(member.process.parent_pid), member.process.rank
+        if rank is not None and member.process.python and above is not None and above.process.rank is None:
+            generations.setdefault((rank, above.pid), []).append(member)
+    return [_in_a_row(case, rank, members) for (rank, _), members in generations.items()]
+
+
+def _in_a_row(case: Case, rank: int, members: list[Member]) -> Restarts | None:
+    """Generations up to the newest, if it is there because those before it were short and failed: jobs of a script just follow."""
+    *before, newest = sorted(members, key=lambda member: member.process.start_ticks)
+    failed = sum(_failed(case, member) for member in before)
+    if not failed:
+        return None
+    apart = (newest.process.start_ticks - before[0].process.start_ticks) / TICKS_PER_SECOND
+    age, life = _age(case, newest), apart / len(before)
+    left = OUTLIVED * life - age if newest.alive else 0.0
+    return None if life > SHORT_LIFE_SECONDS or left < 0.0 else Restarts(rank, failed + 1, apart + age, left)
+
+
+def _failed(case: Case, member: Member) -> bool:
+    """True if a process ended badly. How, often only its launcher knows; torchrun and the like start anew what failed, and no other."""
+    end = member.ended
+    if end is None or end.exit_code == 0:
+        return False
+    if end.exit_code is not None or end.signal is not None or case.history.series(r.Traceback, member.pid):
+        return True
+    above = case.job.members.get(member.process.parent_pid)
+    return above is not None and launches(above.process)
+
+
+def _counted(case: Case, member: Member) -> Restarts | None:
+    """By the launcher's count in the rank's environment, if the generations before this one were short."""
+    times = restarts_before(member.process) or 0
+    above = case.job.members.get(member.process.parent_pid)
+    if times < 1 or above is None:
+        return None
+    age, launched = _age(case, member), _age(case, above)
+    life = (launched - age) / times
+    lasts = life > SHORT_LIFE_SECONDS or age > OUTLIVED * life
+    return None if lasts else Restarts(member.rank or 0, times + 1, launched, OUTLIVED * life - age)
+
+
+def _age(case: Case, member: Member) -> float:
+    seen = case.history.latest(r.Process, member.pid)
+    return (member.process.age_seconds or 0.0) + case.at - (seen.at if seen is not None else 0.0)

@@ -7,7 +7,7 @@ from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.moving.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Job, Member
-from perfwatch.triage.roles.ray_train import RUNS
+from perfwatch.triage.roles.placement import RUNS
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
 from perfwatch.triage.waits.devices import served
 from perfwatch.triage.words.frames import any_tag, steps_torch, tags

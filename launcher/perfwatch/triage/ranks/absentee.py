@@ -39,7 +39,7 @@ from perfwatch.triage.ranks.calls import (
 )
 from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.rank_gaps import RankGaps, rank_ranges
+from perfwatch.triage.roles.placement import RankGaps, rank_ranges
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.shares.thresholds import LASTS
@@ -50,7 +50,7 @@ from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, culprit, node_of
 from perfwatch.triage.waits.releasing import named
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
-from perfwatch.triage.words.backing_off import retries
+from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
 from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome, doing
@@ -340,7 +340,7 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
     if holder is not None:
         has = f"rank {holder.start.rank}, which waits at {show(holder.start.frame)} itself"
         return f"{who(absent)} {doing(absent.awaited)}: that is {has}"
-    if end.kind == "sleep" and end.node.stack is not None and retries(case, end.node.stack):
+    if end.kind == "sleep" and end.node.stack is not None and retries(case.history, end.node.stack):
         return f"{who(absent)} backs off and tries again and again"
     if not over(absent):
         also = "".join(f", and {named(one, absent.end.node.pid)} for {what_it_awaits(one)}" for one in roots[:2])

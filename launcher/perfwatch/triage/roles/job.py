@@ -6,7 +6,7 @@ What lies below a rank belongs to it. Ranks are found
 - else, as a plain spawn sets ``RANK`` inside of the process, where it cannot be seen, by what their parent waits for.
 
 A driver that only starts trainings (a sweep, folds of a cross-validation) is no rank. Its trainings are, each by itself, as under
-Ray (``ray_train``). A process that a training has started to work for it (an inference engine) is none, even in a process group.
+Ray. A process that a training has started to work for it (an inference engine) is none, even in a process group.
 """
 
 import re
@@ -18,11 +18,19 @@ from itertools import islice
 import msgspec
 
 from perfwatch.triage.history import History
-from perfwatch.triage.roles.placement import Placement, launches, placement, program_of
-from perfwatch.triage.roles.rank_gaps import RankGaps
-from perfwatch.triage.roles.ray_train import of_ray_train, ray_ranks, untold_ranks
-from perfwatch.triage.roles.sights import Sights
-from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
+from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.roles.placement import (
+    Placement,
+    RankGaps,
+    launches,
+    of_ray_train,
+    placement,
+    program_of,
+    ray_ranks,
+    runs_training,
+    untold_ranks,
+)
+from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags
 from perfwatch.triage.words.vocabulary import SERVICES
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
@@ -30,7 +38,6 @@ from perfwatch_probes.lineage import lineage
 
 TICKS_PER_SECOND = 100  # USER_HZ, fixed by the kernel's ABI on every Linux that torch runs on
 COMPILE_WORDS = ("compile_worker", "_inductor")
-RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # generations that failed before, as torchrun says
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
@@ -43,6 +50,10 @@ _OF_MULTIPROCESSING = re.compile(r"\.(?:resource_tracker|forkserver|semaphore_tr
 _SERVER = re.compile(r"\bmultiprocess(?:ing)?\.forkserver\b")
 
 Ranks = dict[int, int | None]  # by pid; None: it has no rank number, and nothing says that it is one of a group
+ASKS_FOR_TASKS = ("queue_get", "mp_queue_get", "mp_receive")
+# How torch and its backends name the threads of a process group (gloo's loop, NCCL's watchdog, heartbeat and proxy).
+GROUP_THREADS = ("gloo", "pt_nccl", "NCCL", "nccl", "pt_gloo")
+STORE_THREAD = "pt_tcpstore"  # how torch names the thread of a TCPStore's server (torch 2.1 to 2.13)
 
 
 @dataclass(frozen=True)
@@ -82,11 +93,6 @@ class Job:
         return _gathered(self.members.values(), lambda member: member.process.parent_pid)
 
     @cached_property
-    def _workers(self) -> dict[int, list[Member]]:
-        workers = [member for member in self.members.values() if member.role == "worker"]
-        return _gathered(workers, lambda member: member.rank_pid or 0)
-
-    @cached_property
     def _of_ranks(self) -> dict[int, list[Member]]:
         return _gathered(self.members.values(), lambda member: member.rank_pid or 0)
 
@@ -121,7 +127,7 @@ class Job:
 
     def workers(self, rank_pid: int) -> list[Member]:
         """DataLoader workers of a rank, the dead ones included."""
-        return list(self._workers.get(rank_pid, ()))
+        return [member for member in self._of_ranks.get(rank_pid, ()) if member.role == "worker"]
 
     def of_rank(self, rank_pid: int) -> list[Member]:
         """A rank and all that belongs to it, the dead ones included."""
@@ -154,6 +160,81 @@ def _gathered(members: Iterable[Member], key: Callable[[Member], int]) -> dict[i
     return found
 
 
+class Sights:
+    """What is known of every process, gathered in one pass: a job can have thousands of threads."""
+
+    def __init__(self, history: History, processes: dict[int, r.Process], ended: dict[int, r.ProcessEnded]) -> None:
+        self._history, self.processes, self.ended = history, processes, ended
+        self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
+        self.main: dict[int, r.Stack] = {}
+        self.in_group: set[int] = (
+            set()
+        )  # Belongs to a process group, by its stacks or a thread that torch made for one.
+        self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
+        self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
+        for pid, tid in history.entities(r.Stack):
+            seen = history.latest(r.Stack, pid, tid)
+            if seen is None:
+                continue
+            self.all.setdefault(pid, set()).update(tags(seen.reading))
+            if pid == tid:
+                self.main[pid] = seen.reading
+            elif runs_training(seen.reading):
+                self.for_ray.add(pid)
+        for pid, tid in history.entities(r.Thread):
+            thread = history.latest(r.Thread, pid, tid)
+            if thread is not None and thread.reading.name.startswith(GROUP_THREADS):
+                self.in_group.add(pid)
+            if thread is not None and thread.reading.name.startswith(STORE_THREAD):
+                self.stores.add(pid)
+        self.in_group |= {pid for pid, found in self.all.items() if any_tag(found, "collective", "rendezvous")}
+
+    def of(self, pid: int) -> frozenset[str]:
+        """Tags of all threads of a process."""
+        return frozenset(self.all.get(pid, ()))
+
+    def of_main(self, pid: int) -> frozenset[str]:
+        """Tags of its main thread."""
+        return tags(self.main[pid]) if pid in self.main else frozenset()
+
+    def counts(self, pid: int) -> bool:
+        """True if the agent has counted steps in it."""
+        counted = self._history.latest(r.Steps, pid)
+        return counted is not None and counted.reading.count > 0
+
+    def trains(self, pid: int) -> bool:
+        """True if it lives and has made steps, or was seen in the midst of one."""
+        return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
+
+    def asks(self, pid: int) -> bool:
+        """True if its main thread is in a library's own loop, which takes its next task from a queue."""
+        return pid in self.main and _asks(self.main[pid])
+
+    def has_asked(self, pid: int) -> bool:
+        """True if it was ever seen there; the newest stack is looked at first."""
+        return any(_asks(one.reading) for one in reversed(self._history.series(r.Stack, pid, pid)))
+
+    def was_at(self, pid: int, *any_of: str) -> bool:
+        """True if its main thread was ever seen in a stack with one of these tags."""
+        return was_at(self._history, pid, pid, *any_of)
+
+    def above(self, process: r.Process) -> Iterator[r.Process]:
+        """The ancestors of a process, nearest first."""
+        return islice(lineage(process, lambda one: self.processes.get(one.parent_pid)), 1, None)
+
+    def python_above(self, process: r.Process) -> int | None:
+        """The Python process that this one descends from, with nothing between but shells, profilers and services."""
+        return next((one.pid for one in self.above(process) if one.python and not is_service(one)), None)
+
+    def python_below(self, pid: int) -> list[r.Process]:
+        """The Python processes whose nearest Python ancestor this one is."""
+        return [one for one in self.processes.values() if one.python and self.python_above(one) == pid]
+
+
+def _asks(stack: r.Stack) -> bool:
+    return any_tag(tags(stack), *ASKS_FOR_TASKS) and not any(map(is_user, own_frames(stack)))
+
+
 def read_job(history: History) -> Job:
     """Assign every process its part."""
     processes = {
@@ -172,25 +253,20 @@ def read_job(history: History) -> Job:
         if (gone := history.latest(r.ProcessEnded, *key))
         and (gone.reading.pid not in processes or processes[gone.reading.pid].start_ticks == gone.reading.start_ticks)
     }
-    sights = Sights(history, ended)
-    found = find_ranks(sights, processes)
-    ranks = found.ranks
+    sights = Sights(history, processes, ended)
+    found = find_ranks(sights)
     members: dict[int, Member] = {}
     for pid, process in sorted(processes.items()):
-        owner = _owner(pid, processes, ranks)
-        members[pid] = Member(
-            process=process,
-            role=_role(sights, process, ranks, owner, processes),
-            rank=ranks[owner] if owner is not None else None,
-            rank_pid=owner,
-            ended=ended.get(pid),
-        )
+        owner = next((one.pid for one in (process, *sights.above(process)) if one.pid in found.ranks), None)
+        role = "rank" if owner == pid else _role(sights, process, owner)
+        rank = found.ranks[owner] if owner is not None else None
+        members[pid] = Member(process, role, rank, owner, ended.get(pid))
     over = former(
-        (members[pid].process for pid in ranks if not members[pid].alive),
-        (members[pid].process for pid in ranks if members[pid].alive),
+        (members[pid].process for pid in found.ranks if not members[pid].alive),
+        (members[pid].process for pid in found.ranks if members[pid].alive),
     )
-    present = [members[pid] for pid in ranks if pid not in over]
-    ordered = tuple(sorted(present, key=lambda m: (m.rank if m.rank is not None else 0, m.pid)))
+    present = [members[pid] for pid in found.ranks if pid not in over]
+    ordered = tuple(sorted(present, key=lambda m: (m.rank or 0, m.pid)))
     sizes = [one.process.world_size for one in present if over and one.process.world_size is not None]
     size = max(sizes, default=found.world_size)
     return Job(members, _newest(ordered), size, found.numbered, found.doubt, _apart(history, sights, ordered))
@@ -201,40 +277,25 @@ def _apart(history: History, sights: Sights, ranks: tuple[Member, ...]) -> bool:
 
     A sweep starts one for each card, and srun numbers whatever it starts.
     """
-    if len(ranks) < 2 or any(rank.process.rank is not None or rank.pid in sights.in_group for rank in ranks):
-        return False
-    if any(rank.rank is not None and of_ray_train(rank.process) for rank in ranks):
-        return False
-    return not history.entities(r.Communicator) and not history.entities(r.RecordedGroup)
+    together = any(
+        rank.process.rank is not None
+        or rank.pid in sights.in_group
+        or (rank.rank is not None and of_ray_train(rank.process))
+        for rank in ranks
+    )
+    return len(ranks) > 1 and not (together or history.entities(r.Communicator) or history.entities(r.RecordedGroup))
 
 
 def _newest(ranks: tuple[Member, ...]) -> tuple[Member, ...]:
     """Of several processes with one rank (an elastic restart), the one that lives, or else the youngest."""
-    best: dict[int | None, Member] = {}
+    best: dict[int, Member] = {}
     for member in ranks:
-        if member.rank is None:
-            best[-member.pid] = member
-            continue
-        other = best.get(member.rank)
-        if other is None or (member.alive, member.process.start_ticks) > (other.alive, other.process.start_ticks):
-            best[member.rank] = member
+        number = -member.pid if member.rank is None else member.rank
+        best[number] = max(best.get(number, member), member, key=lambda one: (one.alive, one.process.start_ticks))
     return tuple(best.values())
 
 
-def _owner(pid: int, processes: dict[int, r.Process], ranks: Ranks) -> int | None:
-    family = lineage(processes.get(pid), lambda one: processes.get(one.parent_pid))
-    return next((one.pid for one in family if one.pid in ranks), None)
-
-
-def _role(
-    sights: Sights,
-    process: r.Process,
-    ranks: Ranks,
-    owner: int | None,
-    processes: dict[int, r.Process],
-) -> str:
-    if process.pid in ranks:
-        return "rank"
+def _role(sights: Sights, process: r.Process, owner: int | None) -> str:
     if is_service(process):
         return "service"
     if any(word in part for part in process.command for word in COMPILE_WORDS):
@@ -243,9 +304,7 @@ def _role(
         return "launcher"
     if is_worker(sights, process):
         return "worker"
-    if any_tag(sights.of(process.pid), "pool_worker", "futures_worker"):
-        return "pool_worker"
-    return "child"
+    return "pool_worker" if any_tag(sights.of(process.pid), "pool_worker", "futures_worker") else "child"
 
 
 def youngest_start_gap_seconds(members: Iterable[Member]) -> float:
@@ -271,24 +330,21 @@ def former(dead: Iterable[r.Process], alive: Iterable[r.Process]) -> frozenset[i
     """Of the ranks that have ended those whose launcher has started another generation since, by their pids."""
     newest: dict[int, r.Process] = {}
     for one in alive:
-        known = newest.get(one.parent_pid)
-        if one.rank is not None and (known is None or one.start_ticks > known.start_ticks):
+        known = newest.get(one.parent_pid, one)
+        if one.rank is not None and one.start_ticks >= known.start_ticks:
             newest[one.parent_pid] = one
-    return frozenset(
-        one.pid
-        for one in dead
-        if one.rank is not None and (later := newest.get(one.parent_pid)) is not None and _follows(later, one)
-    )
+    over = set()
+    for one in dead:
+        later = newest.get(one.parent_pid)
+        if one.rank is not None and later is not None and later.start_ticks > one.start_ticks:
+            more = (restarts_before(later) or 0) > (restarts_before(one) or 0)
+            over |= {one.pid} if more or later.world_size != one.world_size else set()
+    return frozenset(over)
 
 
-def _follows(later: r.Process, one: r.Process) -> bool:
-    return later.start_ticks > one.start_ticks and (
-        later.world_size != one.world_size or _restarts(later) > _restarts(one)
-    )
-
-
-def _restarts(process: r.Process) -> int:
-    return count(process.environment.get(RESTART_COUNT)) or 0
+def restarts_before(process: r.Process) -> int | None:
+    """How many generations failed before this one, as torchrun says; None where it does not."""
+    return count(process.environment.get("TORCHELASTIC_RESTART_COUNT"))
 
 
 @dataclass(frozen=True)
@@ -301,11 +357,10 @@ class Found:
     doubt: str = ""  # about their numbers
 
 
-def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
+def find_ranks(sights: Sights) -> Found:
     """Who trains."""
-    candidates = {
-        pid: one for pid, one in processes.items() if one.python and not is_service(one) and not launches(one)
-    }
+    programs = {pid: one for pid, one in sights.processes.items() if one.python and not is_service(one)}
+    candidates = {pid: one for pid, one in programs.items() if not launches(one)}
     of_ray = ray_ranks(candidates, sights.for_ray, sights.ended, sights.stores)
     if of_ray:  # whatever they inherited is the number of their driver
         group = [pid for pid, rank in of_ray.items() if rank is not None]
@@ -313,69 +368,65 @@ def find_ranks(sights: Sights, processes: dict[int, r.Process]) -> Found:
     told = {pid: Placement(one.rank, one.world_size) for pid, one in candidates.items() if one.rank is not None}
     if not told:
         told = {pid: place for pid, one in candidates.items() if (place := placement(one)) is not None}
-    told = {pid: place for pid, place in told.items() if not _helps(sights, pid, processes)}
-    told = _passed_on(sights, told, processes)
+    told = {pid: place for pid, place in told.items() if not _helps(sights, pid)}
+    told = _passed_on(sights, told)
     if told:
-        return _placed(sights, told, processes)
-    programs = [p for p in processes.values() if p.python and not is_service(p)]
-    roots = [p for p in programs if _nearest_python(p, processes) is None]
+        return _placed(sights, told)
     found: Ranks = {}
-    for root in sorted(roots, key=lambda p: (p.start_ticks, p.pid)):
-        found.update(_descend(sights, root, processes))
+    for root in _by_start(one for one in programs.values() if sights.python_above(one) is None):
+        found.update(_descend(sights, root))
     if len(found) > 1 and set(found.values()) == {None} and not sights.in_group.isdisjoint(found):
         found = {pid: number for number, pid in enumerate(found)}  # of a custom launcher, in its order
-    return Found(found, _largest(processes[pid].world_size for pid in found), numbered=False)
+    sizes = (sights.processes[pid].world_size for pid in found)
+    return Found(found, max((size for size in sizes if size is not None), default=None), numbered=False)
 
 
-def _passed_on(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> dict[int, Placement]:
+def _passed_on(sights: Sights, told: dict[int, Placement]) -> dict[int, Placement]:
     """The same, but a number that only a DataLoader worker shows is that of the process which made it.
 
     A program that sets ``RANK`` itself cannot be seen to have it; what it spawns inherits it.
     """
     found: dict[int, Placement] = {}
     for pid, place in told.items():
-        above = _nearest_python(processes[pid], processes)
-        made_by = above is not None and above not in told and is_worker(sights, processes[pid])
+        above = sights.python_above(sights.processes[pid])
+        made_by = above is not None and above not in told and is_worker(sights, sights.processes[pid])
         found.setdefault(above if made_by and above is not None else pid, place)
     return found
 
 
-def _helps(sights: Sights, pid: int, processes: dict[int, r.Process]) -> bool:
+def _helps(sights: Sights, pid: int) -> bool:
     """True if a process without torch lies below one that has it and does not merely start others.
 
     What was numbered within the training's own process (MPI does so in ``MPI_Init``) can be seen in its children alone.
     """
-    above = _nearest_python(processes[pid], processes)
-    if above is None or processes[pid].torch_loaded is not False or not processes[above].torch_loaded:
+    above = sights.python_above(sights.processes[pid])
+    if above is None or sights.processes[pid].torch_loaded is not False or not sights.processes[above].torch_loaded:
         return False
-    return not launches(processes[above]) and not any_tag(sights.of_main(above), *JOINS)
+    return not launches(sights.processes[above]) and not any_tag(sights.of_main(above), *JOINS)
 
 
-def _placed(sights: Sights, told: dict[int, Placement], processes: dict[int, r.Process]) -> Found:
+def _placed(sights: Sights, told: dict[int, Placement]) -> Found:
     """The outermost process with each number; one that spawned ranks and waits for them stands for its host, not for a rank."""
     found: Ranks = {}
-    sizes: list[int | None] = []
+    sizes: list[int] = []
     for pid, place in told.items():
-        if _inherits(pid, told, processes):
-            continue
-        below = list(_descend(sights, processes[pid], processes)) if "spawn_join" in sights.of_main(pid) else [pid]
+        above = sights.above(sights.processes[pid])
+        if any(one.pid in told and told[one.pid].rank == place.rank for one in above):
+            continue  # it only inherited the number
+        below = list(_descend(sights, sights.processes[pid])) if "spawn_join" in sights.of_main(pid) else [pid]
         for index, one in enumerate(below):
             found[one] = place.rank * len(below) + index
-        sizes.append(place.size * len(below) if place.size is not None else None)
-    return Found(found, _largest(sizes), numbered=True)
+        sizes += [place.size * len(below)] if place.size is not None else []
+    return Found(found, max(sizes, default=None), numbered=True)
 
 
-def _largest(sizes: Iterable[int | None]) -> int | None:
-    return max((size for size in sizes if size is not None), default=None)
+def _by_start(processes: Iterable[r.Process]) -> list[r.Process]:
+    return sorted(processes, key=lambda one: (one.start_ticks, one.pid))
 
 
-def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> dict[int, int | None]:
+def _descend(sights: Sights, process: r.Process) -> Ranks:
     """The rank(s) at or below a top Python process: past launchers, and into the children of a plain spawn."""
-    children = [
-        p
-        for p in processes.values()
-        if p.python and _nearest_python(p, processes) == process.pid and not is_service(p) and not is_worker(sights, p)
-    ]
+    children = [one for one in sights.python_below(process.pid) if not is_service(one) and not is_worker(sights, one)]
     grouped = [child for child in children if child.pid in sights.in_group]
     if _work_for(sights, process.pid, [child.pid for child in grouped]):
         grouped = []
@@ -388,12 +439,10 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
             if child in grouped
             or (child.torch_loaded is not False and (not entries or _entry(sights, child.pid) in {None, *entries}))
         ]
-        ordered = sorted(likely, key=lambda p: (p.start_ticks, p.pid))
-        return {child.pid: index for index, child in enumerate(ordered)}
+        return {child.pid: index for index, child in enumerate(_by_start(likely))}
     if grouped:  # it trains as the first rank itself
-        ordered = sorted(grouped, key=lambda p: (p.start_ticks, p.pid))
-        return {one.pid: index for index, one in enumerate([process, *ordered])}
-    started = _started(sights, process, children, processes)
+        return {one.pid: index for index, one in enumerate([process, *_by_start(grouped)])}
+    started = _started(sights, process, children)
     if started:
         return started
     heavy = [child for child in children if child.torch_loaded]
@@ -401,7 +450,7 @@ def _descend(sights: Sights, process: r.Process, processes: dict[int, r.Process]
     joins = trains and "mp_join" in sights.of_main(process.pid)
     above = process.torch_loaded is False or joins or launches(process) or _only_launches(sights, process.pid)
     if len(heavy) == 1 and above:
-        return _descend(sights, heavy[0], processes)
+        return _descend(sights, heavy[0])
     return {process.pid: None}
 
 
@@ -418,14 +467,14 @@ def _work_for(sights: Sights, pid: int, grouped: list[int]) -> bool:
     return len(grouped) == 1 and sights.asks(grouped[0])
 
 
-def _started(sights: Sights, driver: r.Process, children: list[r.Process], processes: dict[int, r.Process]) -> Ranks:
+def _started(sights: Sights, driver: r.Process, children: list[r.Process]) -> Ranks:
     """The trainings below a process that makes no steps itself; none where it trains, or where that cannot be told.
 
     Where steps are counted below it and never in it, it need not be seen to wait.
     """
     if sights.counts(driver.pid) or sights.was_at(driver.pid, *TRAINING):
         return {}
-    below = [_descend(sights, one, processes) for one in children if _trains_below(sights, one, processes)]
+    below = [_descend(sights, one) for one in children if _trains_below(sights, one)]
     waits = any_tag(sights.of_main(driver.pid), *WAITS_FOR_CHILDREN)
     if not waits and not any(sights.counts(pid) for found in below for pid in found):
         return {}
@@ -434,11 +483,8 @@ def _started(sights: Sights, driver: r.Process, children: list[r.Process], proce
     return {pid: number for found in below for pid, number in found.items()}
 
 
-def _trains_below(sights: Sights, process: r.Process, processes: dict[int, r.Process]) -> bool:
-    if sights.trains(process.pid):
-        return True
-    below = [one for one in processes.values() if one.python and _nearest_python(one, processes) == process.pid]
-    return any(_trains_below(sights, one, processes) for one in below)
+def _trains_below(sights: Sights, process: r.Process) -> bool:
+    return sights.trains(process.pid) or any(_trains_below(sights, one) for one in sights.python_below(process.pid))
 
 
 def _entry(sights: Sights, pid: int) -> tuple[str, str] | None:
@@ -458,21 +504,6 @@ def _only_launches(sights: Sights, pid: int) -> bool:
     if stack is None or not any_tag(tags(stack), "child_wait", "mp_join"):
         return False
     return all(not is_user(frame) or "/bin/" in frame.file for frame in stack.frames)
-
-
-def _inherits(pid: int, told: dict[int, Placement], processes: dict[int, r.Process]) -> bool:
-    """True if an ancestor in the job has the same number, so that this one only inherited it."""
-    return any(one.pid in told and told[one.pid].rank == told[pid].rank for one in _above(processes[pid], processes))
-
-
-def _nearest_python(process: r.Process, processes: dict[int, r.Process]) -> int | None:
-    """The Python process that this one descends from, with nothing between but shells, profilers and services."""
-    return next((one.pid for one in _above(process, processes) if one.python and not is_service(one)), None)
-
-
-def _above(process: r.Process, processes: dict[int, r.Process]) -> Iterator[r.Process]:
-    """The ancestors, nearest first."""
-    return islice(lineage(process, lambda one: processes.get(one.parent_pid)), 1, None)
 
 
 def is_service(process: r.Process) -> bool:

@@ -3,7 +3,7 @@
 import msgspec
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.ended_threads import ended_beside
+from perfwatch.triage.ends.ended_processes import ended_beside
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal

@@ -5,36 +5,23 @@
 
 import re
 import signal
+from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 
 from perfwatch.failures import forms
 from perfwatch.triage.cards.whose import index_of, lost_cards, name_of
 from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announced, announced, of_job, used_cards
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import (
-    LOOKS_APART_SECONDS,
-    ended_at,
-    ended_by,
-    ended_well,
-    ending,
-    failed_first,
-    last_words,
-    lost_a_peer,
-    raised_at,
-    raised_for,
-    told_by_shell,
-    traceback_of,
-    used_a_gpu,
-)
-from perfwatch.triage.ends.last_calls import last_calls, left_behind_at_the_end
+from perfwatch.triage.ends import gone
 from perfwatch.triage.history import Seen
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.placement import launches
-from perfwatch.triage.roles.rank_gaps import RankGaps
+from perfwatch.triage.roles.placement import RankGaps, launches
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.slowness import Facts, Line, Saw
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level, Outcome
+from perfwatch.verdict import Culprit, Evidence, Finding, Level, Outcome
 from perfwatch_probes import readings as r
 
 NEEDS = (r.ProcessEnded,)
@@ -52,68 +39,99 @@ TRIED = re.compile(r"Tried to allocate (?P<size>[\d.]+ \w+)")
 WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? (?P<pid>\d{1,9})\) is killed by signal: Killed")
 STEP_SECONDS = 60.0  # a fault of a kernel is raised at the next call that synchronises: within a step
 NCCL_TIMEOUT_SECONDS = 900.0  # ranks that wait for one whose GPU failed give up after 600 s, and write their dumps
+MOST_NAMED = 4
+LONGEST_LINE = 160
+
+NO_MEMORY = Line(
+    OUT_OF_MEMORY,
+    "{what}",
+    but=(("killed", "the kernel, its log or the error says that memory ran out"),),
+    next=("fewer workers, smaller batches, or a larger memory limit",),
+)
+NO_GPU_MEMORY = Line(
+    OUT_OF_MEMORY,
+    "pid {pid} ran out of GPU memory{tried}{fullest}",
+    but=(("gpu_fault", "the allocator refused, the card is well"),),
+    next=(
+        "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
+    ),
+)
+FAULT = Line(
+    GPU_FAULT,
+    "{name} failed: {what}",
+    but=(("crashed", "the driver itself reported the error"),),
+    next=("drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card",),
+)
+FAULT_OF_KERNEL = replace(
+    FAULT,
+    cause=replace(GPU_FAULT, owner="user_code"),
+    summary=f"{FAULT.summary}, which is mostly a kernel of the program itself",
+    next=("compute-sanitizer python ... names the kernel and the address",),
+)
+ENDED = Saw("process", "has ended", "{code}", "exit code 0", of="pid {ended}")
+CRASH = Line(
+    CRASHED,
+    "pid {of} crashed ({code}){said}{unseen}",
+    (ENDED,),
+    next=("read the job's own stderr; sys.exit() with this code leaves no traceback",),
+)
+CRASH_WITH_WORDS = replace(
+    CRASH,
+    saw=(ENDED, Saw("traceback", "raised", "{last}", "no exception", of="pid {of}")),
+    next=("read the traceback in the job's own stderr",),
+)
+AFTER_A_PEER = (("killed", "no signal to another rank was seen, and not every one is"),)
+AFTER_A_WORKER = (("out_of_memory", "no OOM kill was seen, and not every one is"),)
 LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above"
 )
-NO_WORDS = "read the job's own stderr; sys.exit() with this code leaves no traceback"
-MOST_NAMED = 4
-LONGEST_LINE = 160
+BY_SIGNAL = Line(
+    KILLED,
+    "pid {pid} was ended by {name}{code}{calls}",
+    (Saw("process", "ended by a signal", "{shown}", "exit code 0", of="pid {ended}"),),
+    (("out_of_memory", "no OOM kill in the control group's counter or the kernel log"),),
+    ("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
+)
+WELL = Line(
+    FINISHED,
+    "the job (pid {ended}) has ended{how}",
+    (Saw("process", "has ended", "exit code {code}", of="pid {ended}"),),
+)
 
 
 def judge_out_of_memory(case: Case) -> Outcome:
     """Fires if a process of the job ended and the kernel, its log or the error says that memory ran out."""
-    end = ending(case)
+    end = gone.ending(case)
     evidence = _of_memory(case, end) if end is not None else ()
     if not evidence or end is None:
         return None
-    words = traceback_of(case)
+    words = gone.traceback_of(case)
     if words is not None and any(word in words.text for word in DEVICE_WORDS):
         return _on_device(case, end.pid, words.text, evidence)
     victims = _victims(case, end)
-    return Finding(
-        cause=OUT_OF_MEMORY.name,
-        state="gone",
-        summary=_out_of_memory(case, victims, end),
-        confidence=Level.CERTAIN,
-        owner=OUT_OF_MEMORY.owner,
-        culprits=tuple(_blamed(case, pid, end) for pid in victims),
-        evidence=(*evidence, *(_failed_for(case, victims) if victims != (end.pid,) else ())),
-        alternatives=(
-            Alternative(cause="killed", refuted_by="the kernel, its log or the error says that memory ran out"),
-        ),
-        next=("fewer workers, smaller batches, or a larger memory limit",),
-    )
+    if words is not None and victims != (end.pid,) and words.pid not in victims:
+        last = gone.last_words(words)
+        evidence += (case.saw("traceback", f"pid {words.pid}", "failed after that", last, "no exception"),)
+    culprits = tuple(_blamed(case, pid, end) for pid in victims)
+    return NO_MEMORY.finding(case, culprits, Level.CERTAIN, before=evidence, what=_out_of_memory(case, victims, end))
 
 
 def _on_device(case: Case, pid: int, words: str, evidence: tuple[Evidence, ...]) -> Finding:
     """The allocator of the GPU refused: how much was asked for, and how full the GPU was."""
     tried = TRIED.search(words)
-    samples = (
-        (seen.reading.memory_used_bytes or 0, uuid)
-        for (uuid,) in case.history.entities(r.GpuSample)
-        for seen in case.history.series(r.GpuSample, uuid)
-    )
+    samples = ((seen.reading.memory_used_bytes or 0, seen.reading.uuid) for seen in case.history.every(r.GpuSample))
     fullest, uuid = max(samples, default=(0, ""))
     card = case.history.latest(r.Gpu, uuid)
     total = card.reading.memory_bytes if card is not None else None
     held = f"{fullest / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f}" if total else "")
     seen = (case.saw("nvml", name_of(case.history, uuid), "most memory seen in use", held),) if fullest else ()
-    return Finding(
-        cause=OUT_OF_MEMORY.name,
-        state="gone",
-        summary=f"pid {pid} ran out of GPU memory"
-        + (f": it asked for {tried['size']} at once" if tried else "")
-        + (f"; the card was seen holding {held}" if fullest else ""),
-        confidence=Level.CERTAIN,
-        owner=OUT_OF_MEMORY.owner,
-        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid)),),
-        evidence=(*evidence, *seen),
-        alternatives=(Alternative(cause="gpu_fault", refuted_by="the allocator refused, the card is well"),),
-        next=(
-            "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
-        ),
+    culprit = Culprit(pid=pid, rank=case.job.rank_of(pid), gpu=index_of(case.history, uuid))
+    asked = f": it asked for {tried['size']} at once" if tried else ""
+    filled = f"; the card was seen holding {held}" if fullest else ""
+    return NO_GPU_MEMORY.finding(
+        case, (culprit,), Level.CERTAIN, before=(*evidence, *seen), tried=asked, fullest=filled
     )
 
 
@@ -127,7 +145,7 @@ def _of_memory(case: Case, end: r.ProcessEnded) -> tuple[Evidence, ...]:
         case.saw("kernel_log", f"pid {one.reading.pid}", "OOM kill", one.reading.text[:LONGEST_LINE], "none", one.at)
         for one in _logged_kills(case, end)
     ]
-    words = traceback_of(case)
+    words = gone.traceback_of(case)
     if words is not None and any(word in words.text for word in OOM_WORDS):
         raised = words.exception or "out of memory"
         found.append(case.saw("traceback", f"pid {words.pid}", "out of memory", raised, "no exception"))
@@ -141,7 +159,8 @@ def _victims(case: Case, end: r.ProcessEnded) -> tuple[int, ...]:
     """
     named = tuple(dict.fromkeys(one.reading.pid for one in _logged_kills(case, end) if one.reading.pid is not None))
     if not named and _oom_kills(case, end):
-        named = (_ended_by_sigkill(case) or _lost_worker(case))[:1]
+        killed = (one for _, one in _ends_by_sigkill(case) if one.ended and one.ended.signal == signal.SIGKILL)
+        named = tuple(one.pid for one in islice(killed, 1)) or _lost_worker(case)
     return (end.pid,) if not named or end.pid in named else named
 
 
@@ -149,7 +168,7 @@ def _logged_kills(case: Case, end: r.ProcessEnded) -> list[Seen[r.KernelMessage]
     """OOM kills of the job in the kernel's log; of a job that ended well only those of its ranks: it got over the others."""
     kills = [seen for seen in case.history.every(r.KernelMessage) if seen.reading.kind == "oom_kill"]
     ours = set(case.job.members)
-    if ended_well(case, end):
+    if gone.ended_well(case, end):
         ours = {rank.pid for rank in case.job.ranks} - {end.pid}
     return [seen for seen in kills if seen.reading.pid in ours]
 
@@ -159,36 +178,31 @@ def _oom_kills(case: Case, end: r.ProcessEnded) -> dict[str, int]:
 
     A group is often not the job's alone: a notebook in the same container or a build in the same terminal may be the victim.
     """
-    ends = [] if ended_well(case, end) else _ends_by_sigkill(case)
+    ends = [] if gone.ended_well(case, end) else _ends_by_sigkill(case)
     found: dict[str, int] = {}
     for (path,) in case.history.entities(r.Cgroup):
         for earlier, later in pairwise(case.history.series(r.Cgroup, path)):
             more = (later.reading.oom_kills or 0) - (earlier.reading.oom_kills or 0)
-            since, until = earlier.at - LOOKS_APART_SECONDS, later.at + LOOKS_APART_SECONDS
-            if earlier.reading.oom_kills is not None and more > 0 and any(since <= at <= until for at in ends):
+            since, until = earlier.at - gone.LOOKS_APART_SECONDS, later.at + gone.LOOKS_APART_SECONDS
+            if earlier.reading.oom_kills is not None and more > 0 and any(since <= at <= until for at, _ in ends):
                 found[path] = found.get(path, 0) + more
     return found
 
 
-def _ends_by_sigkill(case: Case) -> list[float]:
-    """When a process of the job ended by SIGKILL, as the kernel or a shell says, or in a way that was not seen."""
+def _ends_by_sigkill(case: Case) -> list[tuple[float, Member]]:
+    """When a process of the job ended by SIGKILL, as the kernel or a shell says, or in a way that was not seen; in order."""
     found = []
-    for pid in case.job.members:
-        seen = case.history.series(r.ProcessEnded, pid)
-        number = (seen[-1].reading.signal or told_by_shell(seen[-1].reading)) if seen else None
-        if seen and (number == signal.SIGKILL or (number is None and seen[-1].reading.exit_code is None)):
-            found.append(seen[0].at)
-    return found
-
-
-def _ended_by_sigkill(case: Case) -> tuple[int, ...]:
-    ends = [seen for seen in case.history.every(r.ProcessEnded) if seen.reading.signal == signal.SIGKILL]
-    return tuple(one.reading.pid for one in sorted(ends, key=lambda one: one.at) if one.reading.pid in case.job.members)
+    for member in case.job.members.values():
+        end = member.ended
+        number = (end.signal or gone.told_by_shell(end)) if end is not None else None
+        if end is not None and (number == signal.SIGKILL or (number is None and end.exit_code is None)):
+            found.append((gone.ended_at(case, end), member))
+    return sorted(found, key=lambda one: one[0])
 
 
 def _lost_worker(case: Case) -> tuple[int, ...]:
     """The DataLoader worker that SIGKILL ended, as torch says: by the OOM killer or by another sender."""
-    words = traceback_of(case)
+    words = gone.traceback_of(case)
     found = WORKER_KILLED.search(words.text) if words is not None else None
     return (int(found["pid"]),) if found and int(found["pid"]) in case.job.members else ()
 
@@ -203,19 +217,15 @@ def _blamed(case: Case, pid: int, end: r.ProcessEnded) -> Culprit:
 def _out_of_memory(case: Case, victims: tuple[int, ...], end: r.ProcessEnded) -> str:
     """Which process ran out of memory, how large it was seen, and which process ended because of it."""
     own = victims == (end.pid,)
-    sizes = [
-        seen.reading.resident_bytes
-        for key in case.history.entities(r.ProcessUsage)
-        if key[0] in (case.job.members if own else victims)
-        for seen in case.history.series(r.ProcessUsage, *key)
-    ]
+    usages = (one for pid in (case.job.members if own else victims) for one in case.history.series(r.ProcessUsage, pid))
+    sizes = [seen.reading.resident_bytes for seen in usages]
     size = f"largest resident size seen: {max(sizes, default=0) / 2**30:.1f} GiB"
     if own:
         return f"pid {end.pid} ran out of memory ({size})"
     last = show(node_of(case.history, case.job, victims[0]).frame)
     known = ", ".join([f"last seen at {last}"] * bool(last) + [size] * bool(sizes))
     were = f" and {len(victims) - 1} more were" if len(victims) > 1 else " was"
-    failed = "failed for it" if end.exit_code or traceback_of(case) is not None else "has ended since"
+    failed = "failed for it" if end.exit_code or gone.traceback_of(case) is not None else "has ended since"
     return f"{_name(case, victims[0])}{were} killed for lack of memory{f' ({known})' if known else ''}; pid {end.pid} {failed}"
 
 
@@ -228,52 +238,30 @@ def _name(case: Case, pid: int) -> str:
     return f"{kind} {pid} of {owner}" if member.rank_pid is not None else f"process {pid}"
 
 
-def _failed_for(case: Case, victims: tuple[int, ...]) -> tuple[Evidence, ...]:
-    """The error of the process that failed because another one was killed."""
-    words = traceback_of(case)
-    if words is None or words.pid in victims:
-        return ()
-    return (case.saw("traceback", f"pid {words.pid}", "failed after that", last_words(words), "no exception"),)
-
-
 def judge_gpu_fault(case: Case) -> Outcome:
     """Fires if the job has ended and the driver reported a fault of one of its GPUs."""
-    end = ending(case)
-    if end is None or ended_well(case, end):
+    end = gone.ending(case)
+    if end is None or gone.ended_well(case, end):
         return None
-    ended = ended_at(case, end)
-    fatal = _fatal(case, ended)
-    counted = _counted(case, ended)
+    ended = gone.ended_at(case, end)
+    fatal, counted = _fatal(case, ended), _counted(case, ended)
     if not fatal and not counted:
         return None
-    words = traceback_of(case)
+    words = gone.traceback_of(case)
     said = words is not None and any(word in words.text for word in CUDA_WORDS)
     if words is not None and not said and not any(one.kind != PROGRAM for one in fatal):
         return None  # an exception that has nothing to do with a GPU
-    evidence = (*(_event(case, one) for one in fatal), *counted)
+    claim, name = "the driver reported an error", partial(name_of, case.history)
+    events = (case.saw(one.source, name(one.card), claim, one.shown(), "none", one.at) for one in fatal)
+    evidence = (*events, *counted)
     if said and words is not None:
-        evidence += (
-            case.saw("traceback", f"pid {words.pid}", "ended by a CUDA error", words.exception, "no exception"),
-        )
+        claim = "ended by a CUDA error"
+        evidence += (case.saw("traceback", f"pid {words.pid}", claim, words.exception, "no exception"),)
     program = bool(fatal) and all(one.kind == PROGRAM for one in fatal)
-    what = fatal[0].shown() if fatal else evidence[0].claim
-    card = fatal[0].card if fatal else evidence[0].entity
-    return Finding(
-        cause=GPU_FAULT.name,
-        state="gone",
-        summary=f"{name_of(case.history, card)} failed: {what}"
-        + (", which is mostly a kernel of the program itself" if program else ""),
-        confidence=Level.CERTAIN,
-        owner="user_code" if program else GPU_FAULT.owner,
-        culprits=(Culprit(pid=end.pid, rank=case.job.rank_of(end.pid), gpu=index_of(case.history, card)),),
-        evidence=evidence,
-        alternatives=(Alternative(cause="crashed", refuted_by="the driver itself reported the error"),),
-        next=(
-            "compute-sanitizer python ... names the kernel and the address"
-            if program
-            else "drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card",
-        ),
-    )
+    what, card = (fatal[0].shown(), fatal[0].card) if fatal else (evidence[0].claim, evidence[0].entity)
+    culprit = Culprit(pid=end.pid, rank=case.job.rank_of(end.pid), gpu=index_of(case.history, card))
+    line = FAULT_OF_KERNEL if program else FAULT
+    return line.finding(case, (culprit,), Level.CERTAIN, before=evidence, name=name(card), what=what)
 
 
 def _fatal(case: Case, ended: float) -> list[Announced]:
@@ -282,14 +270,9 @@ def _fatal(case: Case, ended: float) -> list[Announced]:
     for one in announced(case):
         since = ended - (STEP_SECONDS if one.kind == PROGRAM else NCCL_TIMEOUT_SECONDS)
         ends_jobs = one.kind != CORRECTED and one.xid not in CONSEQUENCES
-        if ends_jobs and since <= one.at <= ended + LOOKS_APART_SECONDS and of_job(case, one):
+        if ends_jobs and since <= one.at <= ended + gone.LOOKS_APART_SECONDS and of_job(case, one):
             found.setdefault((one.xid, one.card), one)
     return list(found.values())
-
-
-def _event(case: Case, one: Announced) -> Evidence:
-    entity = name_of(case.history, one.card)
-    return case.saw(one.source, entity, "the driver reported an error", one.shown(), "none", one.at)
 
 
 def _counted(case: Case, ended: float) -> tuple[Evidence, ...]:
@@ -307,42 +290,34 @@ def _counted(case: Case, ended: float) -> tuple[Evidence, ...]:
 
 def judge_crashed(case: Case) -> Outcome:
     """Fires if the job ended with a bad exit code or a traceback."""
-    end = ending(case)
+    end = gone.ending(case)
     if end is None:
         return None
-    words = traceback_of(case)
-    if words is not None and failed_first(case, end, words):
+    words = gone.traceback_of(case)
+    if words is not None and gone.failed_first(case, end, words):
         words = None
-    if words is None and (end.exit_code in (0, None) or end.signal or told_by_shell(end)):
+    if words is None and (end.exit_code in (0, None) or end.signal or gone.told_by_shell(end)):
         return None
-    if raised_for(case):
+    if gone.raised_for(case):
         return None
-    pid = words.pid if words is not None else end.pid
-    last = last_words(words) if words is not None else ""
-    code, worker = _code(end), _lost_worker(case)
+    pid, worker = words.pid if words is not None else end.pid, _lost_worker(case)
     unseen = "" if words is not None else _unseen_ranks(case)
-    evidence = [case.saw("process", f"pid {end.pid}", "has ended", code, "exit code 0")]
+    after_another = bool(worker or unseen) or (words is not None and gone.lost_a_peer(words))
+    # The job itself may end with 0 all the same, and a GPU that fails leaves the same code.
+    unsure = end.exit_code == 0 or after_another or (words is None and gone.used_a_gpu(case))
+    line, last = CRASH, ""
     if words is not None:
-        evidence.append(case.saw("traceback", f"pid {pid}", "raised", last, "no exception"))
-    return Finding(
-        cause=CRASHED.name,
-        state="gone",
-        summary=f"pid {pid} crashed ({code})" + (f": {last}" if last else "") + unseen,
-        confidence=_sure_of_crash(case, end, words, bool(worker or unseen)),
-        owner=CRASHED.owner,
-        culprits=(
-            _blamed(case, worker[0], end)  # the main process raises wherever it is when it hears of it
-            if worker
-            else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=raised_at(words) if words is not None else None),
-        ),
-        evidence=tuple(evidence),
-        alternatives=_instead_of_a_crash(words, worker),
-        next=(
-            "read the traceback in the job's own stderr" if words is not None else NO_WORDS,
-            *([LATE_WORDS] if "CUDA error" in last else []),
-            *(f"dmesg | grep -i 'killed process {one}'" for one in worker),
-        ),
-    )
+        line, last = CRASH_WITH_WORDS, gone.last_words(words)
+        line = replace(line, but=AFTER_A_PEER) if gone.lost_a_peer(words) else line
+    if worker:
+        line = replace(line, but=AFTER_A_WORKER)
+    also = (*([LATE_WORDS] if "CUDA error" in last else []), *(f"dmesg | grep -i 'killed process {w}'" for w in worker))
+    at = gone.raised_at(words) if words is not None else None
+    # The main process raises wherever it is when it hears of the worker.
+    culprit = _blamed(case, worker[0], end) if worker else Culprit(pid=pid, rank=case.job.rank_of(pid), frame=at)
+    facts = Facts(of=pid, ended=end.pid, code=_code(end), last=last, said=f": {last}" if last else "", unseen=unseen)
+    line = replace(line, next=(*line.next, *also))
+    return line.finding(case, (culprit,), Level.MEDIUM if unsure else Level.CERTAIN, **facts)
 
 
 def _code(end: r.ProcessEnded) -> str:
@@ -358,107 +333,53 @@ def _unseen_ranks(case: Case) -> str:
     if not missing or len(missing) == size:
         return ""
     named = ", ".join(map(str, islice(missing, MOST_NAMED))) + (", ..." if len(missing) > MOST_NAMED else "")
-    if len(missing) == 1:
-        return f"; of rank {named} nothing was seen: it may have ended first"
-    return f"; of ranks {named} nothing was seen: one of them may have ended first"
-
-
-def _sure_of_crash(case: Case, end: r.ProcessEnded, words: r.Traceback | None, after_another: bool) -> Level:
-    """Medium if the job itself ended with 0, if another process may have ended first, or if a GPU leaves the same code."""
-    lost = after_another or (words is not None and lost_a_peer(words))
-    return Level.MEDIUM if end.exit_code == 0 or lost or (words is None and used_a_gpu(case)) else Level.CERTAIN
-
-
-def _instead_of_a_crash(words: r.Traceback | None, worker: tuple[int, ...]) -> tuple[Alternative, ...]:
-    if worker:
-        return (Alternative(cause="out_of_memory", refuted_by="no OOM kill was seen, and not every one is"),)
-    if words is not None and lost_a_peer(words):
-        return (Alternative(cause="killed", refuted_by="no signal to another rank was seen, and not every one is"),)
-    return ()
+    ranks, which = ("rank", "it") if len(missing) == 1 else ("ranks", "one of them")
+    return f"; of {ranks} {named} nothing was seen: {which} may have ended first"
 
 
 def judge_killed(case: Case) -> Outcome:
     """Fires if the job was ended by a signal."""
-    end, number = ending(case), ended_by(case)
+    end, number = gone.ending(case), gone.ended_by(case)
     if end is None or not number or number not in signal.valid_signals():
         return None
     name = signal.Signals(number).name
-    pid = _signalled(case, end)
-    behind = left_behind_at_the_end(case)
+    # The exit code of a shell is about its child, the rank if there is only one.
+    of_child = not end.signal and gone.told_by_shell(end) is not None
+    pid = case.job.ranks[0].pid if of_child and len(case.job.ranks) == 1 else end.pid
+    behind = gone.left_behind_at_the_end(case)
+    top = case.history.latest(r.ProcessEnded, *case.session.root_pids[:1])  # some launchers do not fail for their ranks
+    code = top.reading.exit_code if top is not None and top.reading.pid != pid else None
     shown = name if end.signal or end.exit_code is None else f"exit code {end.exit_code}, {name}"
-    evidence = [case.saw("process", f"pid {end.pid}", "ended by a signal", shown, "exit code 0")]
+    more: tuple[Evidence, ...] = ()
     if behind is not None:
         claim = "its ranks had not called equally often when they wrote their dumps"
         equal = "the same in every rank"
-        evidence.append(case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at))
+        more = (case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at),)
     # SIGKILL without a log of the kernel may be its OOM killer's; torch aborts for a CUDA error, whose words were not kept.
-    unexplained = number == signal.SIGKILL or (number == signal.SIGABRT and used_a_gpu(case))
-    return Finding(
-        cause=KILLED.name,
-        state="gone",
-        summary=f"pid {pid} was ended by {name}"
-        + _code_of_launcher(case, pid)
-        + (f"; {last_calls(behind)}" if behind else ""),
-        confidence=Level.MEDIUM if unexplained else Level.CERTAIN,
-        owner=KILLED.owner,
-        culprits=(Culprit(pid=pid, rank=case.job.rank_of(pid)),),
-        evidence=tuple(evidence),
-        alternatives=(
-            Alternative(
-                cause="out_of_memory", refuted_by="no OOM kill in the control group's counter or the kernel log"
-            ),
-        ),
-        next=("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
-    )
-
-
-def _signalled(case: Case, end: r.ProcessEnded) -> int:
-    """The process that the signal ended: the exit code of a shell is about its child, the rank if there is only one."""
-    of_child = not end.signal and told_by_shell(end) is not None
-    return case.job.ranks[0].pid if of_child and len(case.job.ranks) == 1 else end.pid
-
-
-def _code_of_launcher(case: Case, ended: int) -> str:
-    """How the launcher ended, if it is not the process that was killed: some do not fail for their ranks."""
-    for pid in case.session.root_pids[:1]:
-        top = case.history.latest(r.ProcessEnded, pid)
-        if top is not None and pid != ended and top.reading.exit_code is not None:
-            return f"; the job itself ended with exit code {top.reading.exit_code}"
-    return ""
+    unexplained = number == signal.SIGKILL or (number == signal.SIGABRT and gone.used_a_gpu(case))
+    facts = Facts(ended=end.pid, name=name, shown=shown, calls=f"; {gone.last_calls(behind)}" if behind else "")
+    facts["code"] = f"; the job itself ended with exit code {code}" if code is not None else ""
+    culprit = Culprit(pid=pid, rank=case.job.rank_of(pid))
+    return BY_SIGNAL.finding(case, (culprit,), Level.MEDIUM if unexplained else Level.CERTAIN, more=more, **facts)
 
 
 def judge_finished(case: Case) -> Outcome:
     """Fires if the job has ended and nothing failed."""
-    end = ending(case)
+    end = gone.ending(case)
     if end is None or end.signal or end.exit_code not in (0, None):
         return None
     known = end.exit_code == 0
     if not known and any((top := case.job.members.get(pid)) and top.alive for pid in case.session.root_pids):
         return None  # a script between two programs, or a launcher that is about to tell the exit code
-    unvouched = known and _starts_by_hand(case, end.pid) and not all(map(_is_known, case.job.ranks))
-    return Finding(
-        cause=FINISHED.name,
-        state="gone",
-        summary=f"the job (pid {end.pid}) has ended"
-        + (" with exit code 0" if known else "; its exit code is not known")
-        + ("; how its ranks ended was not seen" if unvouched else ""),
-        confidence=Level.CERTAIN if known and not unvouched else Level.MEDIUM,
-        owner=FINISHED.owner,
-        evidence=(
-            case.saw("process", f"pid {end.pid}", "has ended", f"exit code {end.exit_code if known else 'unknown'}"),
-        ),
-    )
-
-
-def _starts_by_hand(case: Case, pid: int) -> bool:
-    """True if a Python program started the ranks itself: it may ignore how they end, which torchrun, srun and mpirun do not."""
-    member = case.job.members.get(pid)
-    is_rank = pid in {rank.pid for rank in case.job.ranks}
-    return member is not None and not is_rank and member.process.python and not launches(member.process)
-
-
-def _is_known(rank: Member) -> bool:
-    return rank.ended is not None and (rank.ended.exit_code is not None or bool(rank.ended.signal))
+    member, ranks = case.job.members.get(end.pid), case.job.ranks
+    # A Python program that started the ranks itself may ignore how they end, which torchrun, srun and mpirun do not.
+    by_hand = member is not None and member not in ranks and member.process.python and not launches(member.process)
+    seen = all(one.ended is not None and (one.ended.exit_code is not None or one.ended.signal) for one in ranks)
+    unvouched = known and by_hand and not seen
+    how = " with exit code 0" if known else "; its exit code is not known"
+    how += "; how its ranks ended was not seen" if unvouched else ""
+    sure = Level.CERTAIN if known and not unvouched else Level.MEDIUM
+    return WELL.finding(case, (), sure, ended=end.pid, how=how, code=end.exit_code if known else "unknown")
 
 
 RULES = (

@@ -12,13 +12,25 @@ from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, in_copy, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import ceiling_mib_per_second, traffic_mib_per_second
-from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.own_work import calls_at
 from perfwatch.triage.shares.python import mode_on
-from perfwatch.triage.shares.thresholds import FEW_TIMES, LARGE, MOST, MOSTLY, NOTABLE, OFTEN
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    FEW_TIMES,
+    HIGH,
+    LARGE,
+    LATELY_SECONDS,
+    LOW,
+    MEDIUM,
+    MOST,
+    MOSTLY,
+    NOTABLE,
+    OFTEN,
+)
 from perfwatch.triage.slowness import LOST_SHARE, Line, Saw, certainty, samples
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.words.frames import show, tags, tags_of
@@ -54,7 +66,7 @@ def copy_bound(case: Case) -> Outcome:
     copies = partial(in_copy, case.history)
     for one in accelerated(case):
         seen, moved = one.profile, traffic_mib_per_second(case.history, one.card)
-        if one.card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES:
+        if one.card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
             continue
         copying = seen.share_where(copies)
         if moved is None and copying >= LOST_SHARE:
@@ -102,7 +114,7 @@ def synchronising(case: Case) -> Outcome:
         seen, card = one.profile, one.card
         syncs, others = sync_share(case, seen), seen.share("loader_wait", "fetch", "save", "collective")
         gaps = card.kind == "wait" or card.waits_for_launches
-        if not gaps or card.waiting < LOST_SHARE or seen.samples < FEW_SAMPLES or syncs < NOTABLE or others > OFTEN:
+        if not gaps or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES or syncs < NOTABLE or others > OFTEN:
             continue  # a loop that reads its loss every tenth step waits less where the card is not the bottleneck
         lost, frame = min(card.waiting, 1.0 - others), show(seen.top_line(partial(in_sync, case.history)))
         sure = certainty(min(lost, 2 * syncs))

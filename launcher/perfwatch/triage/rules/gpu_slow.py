@@ -7,35 +7,36 @@ import msgspec
 
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
-from perfwatch.triage.cards.efficiency import efficiency, headline, in_words, mfu_in_words
-from perfwatch.triage.cards.gpu import Regime, regime
+from perfwatch.triage.cards.gpu import ACTIVE, BUSY, IN_USE, Regime, regime
 from perfwatch.triage.cards.hardware import (
     REASONS,
     ceiling_mib_per_second,
     clock_at_work,
     dram_peak_bytes_per_second,
+    efficiency,
+    headline,
     held_down,
+    in_words,
     lane_speed,
+    mfu_in_words,
     traffic_mib_per_second,
 )
-from perfwatch.triage.cards.neighbours import Neighbour, is_free, mps_servers, neighbours, share_of
-from perfwatch.triage.cards.thresholds import (
-    ACTIVE,
-    BUSY,
-    CERTAIN,
-    FEW_SAMPLES,
-    HIGH,
-    IN_USE,
-    LATELY_SECONDS,
-    LOW,
-    MEDIUM,
-)
-from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.cards.whose import Neighbour, cards_of, is_free, mps_servers, name_of, neighbours, share_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.own_work import calls_at, lines_around
-from perfwatch.triage.shares.thresholds import NEARLY_ALL, NOTABLE, OFTEN
+from perfwatch.triage.shares.thresholds import (
+    CERTAIN,
+    ENOUGH_SAMPLES,
+    HIGH,
+    LATELY_SECONDS,
+    LOW,
+    MEDIUM,
+    NEARLY_ALL,
+    NOTABLE,
+    OFTEN,
+)
 from perfwatch.triage.shares.traced import WITNESS, trace_of
 from perfwatch.triage.slowness import Facts, Line, Saw, samples
 from perfwatch.triage.words.code import names
@@ -416,7 +417,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
             lost = min(SAVED, WITH_BACKWARD * share)
             facts = Facts(trace=trace, window=short_time(trace.window_seconds))
             return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
-        if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < FEW_SAMPLES:
+        if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < ENOUGH_SAMPLES:
             continue
         if (share := seen.share("eager_attention")) >= NOTABLE and dram >= WRITTEN_OUT:
             # Of what memory_bound_gpu sees, this is the reason.

@@ -1,12 +1,10 @@
 """The hangs of a GPU: a kernel or a stream that does not end, and a driver that does not answer."""
 
-from collections.abc import Collection
-
 import msgspec
 
+from perfwatch.triage.cards.accelerated import inferred
 from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, kernels, regime, regimes
-from perfwatch.triage.cards.thresholds import CERTAIN, FEW_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
-from perfwatch.triage.cards.whose import Cards, cards_of, index_of, lost_cards, name_of, with_wholes
+from perfwatch.triage.cards.whose import cards_of, index_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
@@ -18,6 +16,7 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
 from perfwatch.triage.waits.callbacks import stands_in_sync
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
@@ -41,13 +40,9 @@ _COMPUTE = frozenset("masked_select unique unique_consecutive argwhere bincount 
 
 def stuck_kernel(case: Case) -> Outcome:
     """Fires on a training thread that waits for a card whose kernel moves nothing, or whose stream does not go on."""
-    waiting = [
-        (chain, regime(case.history, chain.end.detail))
-        for chain in case.still_chains
-        if chain.end.kind == "gpu" and chain.end.detail
-    ]
-    unseen = [chain for chain in case.still_chains if chain.end.kind == "gpu" and not chain.end.detail]
-    if unseen and not waiting:
+    at_card = [chain for chain in case.still_chains if chain.end.kind == "gpu"]
+    waiting = [(chain, regime(case.history, chain.end.detail)) for chain in at_card if chain.end.detail]
+    if at_card and not waiting:
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="the card was not read")
         return Abstention(cause=STUCK_KERNEL.name, missing=(lacking,))
     spinning = [(chain, card) for chain, card in waiting if card.kind == "spin"]
@@ -55,12 +50,17 @@ def stuck_kernel(case: Case) -> Outcome:
         return _idle_stream(case)
     if not case.job.covered:
         here = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
-        reason = f"{here}: the kernel may wait for another"
-        advice = "run perfwatch attach on the other nodes too"
+        reason, advice = f"{here}: the kernel may wait for another", "run perfwatch attach on the other nodes too"
         return Abstention(cause=STUCK_KERNEL.name, missing=(Missing(witness="ranks", reason=reason, advice=advice),))
-    if len(case.ranks) > 1:
-        return _odd_one(case, spinning)
-    return _stuck(case, *spinning[0])
+    if len(case.ranks) == 1:
+        return _stuck(case, *spinning[0])
+    if len(spinning) < len(case.ranks):
+        return None
+    # Of several ranks that all wait, the one whose card looks different is not in the others' collective.
+    cards = [card for _, card in spinning]
+    odd = [(chain, card) for chain, card in spinning if _is_no_collective(card)]
+    odd = odd or [(chain, card) for chain, card in spinning if len(cards) > 2 and stands_out(card, cards)]
+    return _stuck(case, *odd[0]) if len(odd) == 1 else None
 
 
 def driver_unresponsive(case: Case) -> Outcome:
@@ -79,36 +79,32 @@ def driver_unresponsive(case: Case) -> Outcome:
         waited = [one.reading.waited_seconds + case.at - one.at for one in silences]
         silent = max([*waited, *(case.at - card.at for card in lost)], default=0.0)
         evidence = [_silent(case, one) for one in silences]
-        for card in lost:
-            name = name_of(case.history, card.reading.uuid)
-            evidence.append(
-                case.saw("nvml", name, f"{name} is lost:", "the driver no longer reaches it", "answers", card.at)
-            )
+        for name, at in ((name_of(case.history, card.reading.uuid), card.at) for card in lost):
+            claim = f"{name} is lost:"
+            evidence.append(case.saw("nvml", name, claim, "the driver no longer reaches it", "answers", at))
         if inside:
-            where = chain.end.node.thread.wchan if chain.end.node.thread else None
-            evidence.append(
-                case.saw("syscall", f"pid {chain.end.node.pid}", "stands in the driver", f"state D, {where}", "returns")
-            )
-        silent_cards = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
+            node = chain.end.node
+            where = f"state D, {node.thread.wchan if node.thread else None}"
+            evidence.append(case.saw("syscall", f"pid {node.pid}", "stands in the driver", where, "returns"))
+        quiet = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
+        all_silent = not all(quiet) or all(with_wholes(case.history, (uuid,)) & quiet for uuid in cards.uuids)
         # LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
-        binding = 1.0 if inside or cards.certain else HIGH if _all(case, cards, silent_cards) else LOW
-        if binding < 1.0:
-            evidence.append(_inferred(case, rank.pid))
+        binding = 1.0 if inside or cards.certain else HIGH if all_silent else LOW
+        evidence += [inferred(case, rank.pid)] if binding < 1.0 else []
         for one in errors:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
+        said = "; ".join(f"{one.claim} {one.observed}" for one in evidence[:2])
+        alone = not (errors or inside or lost)  # with our own call alone it may only be busy
         return hung(
             case,
             DRIVER_UNRESPONSIVE.name,
             chain,
             owner=DRIVER_UNRESPONSIVE.owner,
-            summary=("" if lost else "the GPU driver does not answer: ")
-            + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
+            summary=("" if lost else "the GPU driver does not answer: ") + said,
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
-            ceiling=min(
-                binding, 1.0 if errors or inside or lost else HIGH
-            ),  # with our own call alone it may only be busy
+            ceiling=min(binding, HIGH if alone else 1.0),
             alternatives=(
                 Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
             ),
@@ -124,16 +120,6 @@ FEWEST_WARPS = 2.5  # of a block of NCCL's: measured 3, 17 and 19 on H200; of en
 MOST_SMS = 0.5  # NCCL starts 64 blocks at most (MAXCHANNELS in its device.h), of 132 that an H200 has room for
 
 
-def _odd_one(case: Case, spinning: list[tuple[Chain, Regime]]) -> Outcome:
-    """Of several ranks that all wait, the one whose card looks different is not in the others' collective."""
-    if len(spinning) < len(case.ranks):
-        return None
-    cards = [card for _, card in spinning]
-    apart = [(chain, card) for chain, card in spinning if _is_no_collective(card)]
-    odd = apart or [(chain, card) for chain, card in spinning if len(cards) > 2 and stands_out(card, cards)]
-    return _stuck(case, *odd[0]) if len(odd) == 1 else None
-
-
 def _is_no_collective(card: Regime) -> bool:
     """True if what a card executes cannot be NCCL's: a thread block of fewer warps than NCCL starts, or one on most of its SMs."""
     if not card.sm_active or card.occupancy is None:
@@ -147,12 +133,24 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         return None
     silent, evidence = _silent_seconds(case, chain, card, seen)
     usual, basis = _usual_seconds(case, chain.start.pid, seen)
-    may_end = card.computes or card.source != "gpm" or usual is None  # without units no end of a kernel is seen
-    patience = max(
-        temporal(case) if may_end else STRUCTURAL_SECONDS, LONGEST_RECOVERED * (usual or seen.longest_seconds)
-    )
-    unwatched = (WATCHED_LONGER_SECONDS if may_end else WATCHED_SECONDS) - seen.since_seconds
+    by_units = card.source == "gpm"  # without units no end of a kernel is seen
+    may_end = card.computes or not by_units or usual is None
+    least, watched = (temporal(case), WATCHED_LONGER_SECONDS) if may_end else (STRUCTURAL_SECONDS, WATCHED_SECONDS)
+    patience = max(least, LONGEST_RECOVERED * (usual or seen.longest_seconds))
+    unwatched = watched - seen.since_seconds
     certain = cards_of(case.history, chain.start.pid).certain
+    flat = case.saw(
+        card.source,
+        name,
+        "a kernel is resident and no data moves",
+        card.shown(),
+        baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident",
+    )
+    unlike = (
+        ("gpu_bound", "nothing moves to or from the card's memory, the host or another card"),
+        ("endless_python", f"a kernel is resident on {name}, and the line waits for it"),
+    )
+    guessed = () if certain else (inferred(case, chain.start.pid),)
     found = hung(
         case,
         STUCK_KERNEL.name,
@@ -162,23 +160,9 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         f"{who(chain)} waits for it",
         patience=patience,
         silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
-        evidence=(
-            _flat(case, card),
-            *evidence,
-            _spins(case, chain.end.node),
-            *(() if certain else (_inferred(case, chain.start.pid),)),
-        ),
-        ceiling=min(
-            basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if card.source == "gpm" else MEDIUM
-        ),
-        alternatives=(
-            Alternative(
-                cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
-            ),
-            Alternative(
-                cause="endless_python", refuted_by=f"a kernel is resident on {name}, and the line waits for it"
-            ),
-        ),
+        evidence=(flat, *evidence, _spins(case, chain.end.node), *guessed),
+        ceiling=min(basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if by_units else MEDIUM),
+        alternatives=tuple(Alternative(cause=cause, refuted_by=why) for cause, why in unlike),
         next=(
             f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
             "compute-sanitizer --tool synccheck python ... on a short run",
@@ -199,7 +183,7 @@ def _usual_seconds(case: Case, pid: int, seen: Kernels) -> tuple[float | None, f
     process = case.history.latest(Process, pid)
     engines = [case.history.latest(Thread, pid, tid) for tid in engine_threads(case.history, pid)]
     returns = max((one.reading.voluntary_switches or 0 for one in engines if one is not None), default=0)
-    if process is None or process.reading.age_seconds is None or returns < FEW_SAMPLES:
+    if process is None or process.reading.age_seconds is None or returns < ENOUGH_SAMPLES:
         return None, MEDIUM
     return max(seen.longest_seconds, (process.reading.age_seconds + case.at - process.at) / returns), HIGH
 
@@ -225,31 +209,13 @@ def _has_come_back(case: Case, node: Node, seconds: float) -> bool:
     return grown is not None and grown[0] > 0
 
 
-def _flat(case: Case, card: Regime) -> Evidence:
-    return case.saw(
-        card.source,
-        name_of(case.history, card.uuid),
-        "a kernel is resident and no data moves",
-        card.shown(),
-        baseline(case.history, card.uuid, NOW_SECONDS).shown() or "data moves while a kernel is resident",
-    )
-
-
 def _spins(case: Case, node: Node) -> Evidence:
     share = node.motion.wanted_share
-    return case.saw(
-        "schedstat",
-        f"pid {node.pid} thread {node.tid}",
-        ("spins" if share > 0.0 else "sleeps") + (" in a synchronisation" if in_sync(case.history, node.stack) else ""),
-        f"{share:.0%} of a core at one line",
-        "returns within a step",
-        node.thread_at,
+    claim = ("spins" if share > 0.0 else "sleeps") + (
+        " in a synchronisation" if in_sync(case.history, node.stack) else ""
     )
-
-
-def _inferred(case: Case, pid: int) -> Evidence:
-    how = cards_of(case.history, pid).how
-    return case.saw("binding", f"pid {pid}", "its card was inferred", how or "not known", "listed by the driver")
+    entity, observed = f"pid {node.pid} thread {node.tid}", f"{share:.0%} of a core at one line"
+    return case.saw("schedstat", entity, claim, observed, "returns within a step", node.thread_at)
 
 
 # A stream that does not go on
@@ -271,6 +237,10 @@ def _idle_stream(case: Case) -> Finding | None:
         card = regimes(case.history, node.pid)[0]
         name, line = name_of(case.history, card.uuid), show(node.frame)
         engine = engine_quiet(case, case.ranks[0])
+        claim, nothing = (
+            "has nothing to do while the thread waits for it",
+            f"no kernel for {idle:.1f} s ({card.shown()})",
+        )
         return hung(
             case,
             STUCK_KERNEL.name,
@@ -282,13 +252,7 @@ def _idle_stream(case: Case) -> Finding | None:
             silent=max(idle, engine[0]) if engine is not None and idle >= WATCHED_LONGER_SECONDS else idle,
             ceiling=HIGH,  # that the thread is in the driver, and not at work of its own, is known from the text of its line
             evidence=(
-                case.saw(
-                    card.source,
-                    name,
-                    "has nothing to do while the thread waits for it",
-                    f"no kernel for {idle:.1f} s ({card.shown()})",
-                    "a kernel resident while a thread waits",
-                ),
+                case.saw(card.source, name, claim, nothing, "a kernel resident while a thread waits"),
                 _spins(case, node),
             ),
             alternatives=(
@@ -303,12 +267,10 @@ def _idle_stream(case: Case) -> Finding | None:
 
 
 def _stands_in_sync(case: Case, chain: Chain) -> bool:
-    if not stands_in_sync(case, chain):
-        return False
-    node, source = chain.start, line_of(case.history, chain.start.frame)
+    source, waits = line_of(case.history, chain.start.frame), SYNC_CALLS - _COMPUTE
     called = names(source.calls) if source is not None else frozenset[str]()
-    waits = SYNC_CALLS - _COMPUTE
-    return "device_sync" in node.inner or (not called.isdisjoint(waits) and called <= waits | _HARMLESS)
+    asks = "device_sync" in chain.start.inner or (not called.isdisjoint(waits) and called <= waits | _HARMLESS)
+    return asks and stands_in_sync(case, chain)
 
 
 def _is_helped(case: Case, node: Node) -> bool:
@@ -323,11 +285,6 @@ def _is_helped(case: Case, node: Node) -> bool:
 
 
 # A driver that does not answer
-
-
-def _all(case: Case, cards: Cards, silent: Collection[str | None]) -> bool:
-    """True if none of the cards that a rank may use answers."""
-    return not all(silent) or all(not with_wholes(case.history, (uuid,)).isdisjoint(silent) for uuid in cards.uuids)
 
 
 def _silences(case: Case) -> list[Seen[GpuSilence]]:
@@ -346,14 +303,10 @@ def _silences(case: Case) -> list[Seen[GpuSilence]]:
 
 def _silent(case: Case, seen: Seen[GpuSilence]) -> Evidence:
     state = f", state {seen.reading.state}" if seen.reading.state else ""
-    return case.saw(
-        "nvml",
-        name_of(case.history, seen.reading.uuid) if seen.reading.uuid else "driver",
-        f"the call {seen.reading.call!r} does not come back",
-        f"for {seen.reading.waited_seconds + case.at - seen.at:.0f} s{state}",
-        "within 0.1 s",
-        seen.at,
-    )
+    name = name_of(case.history, seen.reading.uuid) if seen.reading.uuid else "driver"
+    claim = f"the call {seen.reading.call!r} does not come back"
+    waited = f"for {seen.reading.waited_seconds + case.at - seen.at:.0f} s{state}"
+    return case.saw("nvml", name, claim, waited, "within 0.1 s", seen.at)
 
 
 RULES = (Rule(STUCK_KERNEL, stuck_kernel), Rule(DRIVER_UNRESPONSIVE, driver_unresponsive))

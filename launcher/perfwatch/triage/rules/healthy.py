@@ -6,11 +6,9 @@ from functools import partial
 
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
-from perfwatch.triage.cards.gpu import Regime, regimes, spins_on, unseen
+from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, regimes, spins_on, unseen
 from perfwatch.triage.cards.hardware import traffic_mib_per_second
-from perfwatch.triage.cards.neighbours import unused
-from perfwatch.triage.cards.thresholds import FEW_SECONDS
-from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.cards.whose import cards_of, name_of, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion

@@ -42,18 +42,11 @@ OVERSUBSCRIBED_THREADS = Cause("oversubscribed_threads", "slow", "user_code", (r
 CONTENDED_CPU = Cause("contended_cpu", "slow", "node", (r.Thread, r.Host))
 
 DELAYED = Saw("schedstat", "waits for a CPU", "{delay:.0%} of the time runnable but not running", "below 5 %")
+STOPPED = "{throttled:.0f} of {periods:.0f} periods, {stopped:.2f} s per second over all threads"
 THROTTLED = Line(
     THROTTLED_CPU,
     "the CPU quota{quota} stops the job in {share:.0%} of its periods",
-    (
-        Saw(
-            "cgroup",
-            "throttled",
-            "{throttled:.0f} of {periods:.0f} periods, {stopped:.2f} s per second over all threads",
-            "0 periods",
-            "{path}",
-        ),
-    ),
+    (Saw("cgroup", "throttled", STOPPED, "0 periods", "{path}"),),
     (("contended_cpu", "the group itself is throttled"),),
     ("raise the container's CPU limit (cpu.max), or use fewer threads and workers",),
 )
@@ -63,8 +56,8 @@ def judge_throttled_cpu(case: Case) -> Outcome:
     """Fires if the control group is throttled in a good share of its periods, and that costs time."""
     for rank, _ in working(case):
         for (path,) in case.history.entities(r.Cgroup):
-            periods = case.history.growth(r.Cgroup, path, of=lambda g: g.periods, seconds=WINDOW_SECONDS)
-            throttled = case.history.growth(r.Cgroup, path, of=lambda g: g.throttled_periods, seconds=WINDOW_SECONDS)
+            growth = partial(case.history.growth, r.Cgroup, path, seconds=WINDOW_SECONDS)
+            periods, throttled = growth(of=lambda g: g.periods), growth(of=lambda g: g.throttled_periods)
             stopped = case.history.rate(r.Cgroup, path, of=lambda g: g.throttled_seconds, seconds=WINDOW_SECONDS)
             if not periods or not throttled or periods[0] <= 0 or throttled[0] / periods[0] < LOST_SHARE:
                 continue
@@ -72,20 +65,10 @@ def judge_throttled_cpu(case: Case) -> Outcome:
             quota = latest.reading.quota_cpus if latest else None
             share = throttled[0] / periods[0]
             lost = _lost_by_quota(case, rank, share, stopped)
-            return slow(
-                case,
-                THROTTLED,
-                rank,
-                lost or 0.0,
-                confidence=noted(lost, max(Level.HIGH, certainty(lost or 0.0))),
-                culprits=(),
-                quota=f" of {quota:g} CPUs" if quota else "",
-                share=share,
-                throttled=throttled[0],
-                periods=periods[0],
-                stopped=stopped or 0.0,
-                path=path,
-            )
+            sure = noted(lost, max(Level.HIGH, certainty(lost or 0.0)))
+            facts = Facts(quota=f" of {quota:g} CPUs" if quota else "", share=share, stopped=stopped or 0.0, path=path)
+            facts |= Facts(throttled=throttled[0], periods=periods[0])
+            return slow(case, THROTTLED, rank, lost or 0.0, confidence=sure, culprits=(), **facts)
     return None
 
 
@@ -97,25 +80,17 @@ def _lost_by_quota(case: Case, rank: Member, share: float, stopped: float | None
     threads = [(rank.pid, case.progress[rank.pid].thread)]
     threads += [(worker.pid, worker.pid) for worker in case.job.workers(rank.pid) if worker.alive]
     delays = (motion(case.history, *thread, WINDOW_SECONDS).delay_share for thread in threads)
-    known = [delay for delay in delays if delay is not None]
-    longest = [one for one in (stopped, max(known, default=None)) if one is not None]
-    return min(share, *longest) if longest else None
+    longest = max((delay for delay in delays if delay is not None), default=None)
+    known = [one for one in (stopped, longest) if one is not None]
+    return min(share, *known) if known else None
 
 
 MOST_NAMED = 4
+CROWDED = "{threads} busy threads, {cpus:.0f} CPUs allowed"
 WANT_CPUS = Line(
     OVERSUBSCRIBED_THREADS,
     "{threads} threads of the job want to run on {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time",
-    (
-        Saw(
-            "thread",
-            "more busy threads than CPUs",
-            "{threads} busy threads, {cpus:.0f} CPUs allowed",
-            "at most {cpus:.0f}",
-            "the job",
-        ),
-        DELAYED,
-    ),
+    (Saw("thread", "more busy threads than CPUs", CROWDED, "at most {cpus:.0f}", "the job"), DELAYED),
     (("contended_cpu", "the job itself uses the CPU time"),),
     ("OMP_NUM_THREADS={each}", "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job"),
 )
@@ -138,22 +113,14 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
             continue
         if others is not None and others > MOSTLY and threads < cpu.CROWD_PER_CPU * cpus:
             continue
-        beside = _beside(case, rank, wanted)
-        own = 2 * len(beside) > len(wanted)
-        needed = _may_need_them(case, rank, wanted, others, cpus)
-        return slow(
-            case,
-            OWN_THREADS if own else WANT_CPUS,
-            rank,
-            delay,
-            confidence=Level.MEDIUM if needed else max(Level.HIGH, certainty(delay)),
-            culprits=tuple(map(culprit, beside[:MOST_NAMED])) if own else None,
-            threads=len(wanted),
-            cpus=cpus,
-            delay=delay,
-            where=f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}" if own else "",
-            each=max(1, int(cpus // max(1, cpu.sharers(case, rank.pid)))),
-        )
+        beside, needed = _beside(case, rank, wanted), _may_need_them(case, rank, wanted, others, cpus)
+        each = max(1, int(cpus // max(1, cpu.sharers(case, rank.pid))))
+        line, facts = WANT_CPUS, Facts(threads=len(wanted), cpus=cpus, delay=delay, where="", each=each)
+        if 2 * len(beside) > len(wanted):
+            where = f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}"
+            line, facts = OWN_THREADS, facts | Facts(where=where, culprits=tuple(map(culprit, beside[:MOST_NAMED])))
+        sure = Level.MEDIUM if needed else max(Level.HIGH, certainty(delay))
+        return slow(case, line, rank, delay, confidence=sure, **facts)
     return None
 
 
@@ -175,19 +142,11 @@ def _may_need_them(case: Case, rank: Member, wanted: cpu.Demand, others: float |
 # Of the CPU time used, by processes outside of the job. A neighbour of nice 4 on the job's only core uses 0.29. On CPUs that the
 # job is confined to and does not fill, only others can delay it: perfwatch itself uses 0.07 to 0.17 there, which is subtracted.
 OTHERS_SHARE, OTHERS_ON_CONFINED_CPUS = OFTEN, NOTABLE
+TAKEN = "{others:.0%} of the CPU time used, steal {steal:.0%}"
 CONTENDED = Line(
     CONTENDED_CPU,
     "the training thread waits for a CPU {delay:.0%} of the time while other processes use {others:.0%} of the CPU time{stolen}",
-    (
-        DELAYED,
-        Saw(
-            "host",
-            "used outside the job",
-            "{others:.0%} of the CPU time used, steal {steal:.0%}",
-            "below {least:.0%}",
-            "{where}",
-        ),
-    ),
+    (DELAYED, Saw("host", "used outside the job", TAKEN, "below {least:.0%}", "{where}")),
     (("oversubscribed_threads", "only {crowd} threads of the job want to run"),),
     ("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
 )
@@ -211,23 +170,13 @@ def judge_contended_cpu(case: Case) -> Outcome:
         least = OTHERS_ON_CONFINED_CPUS if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least or (cpus is not None and crowd > 2 * cpus + 1)):
             continue
-        lost = max(delay, steal)
-        return slow(
-            case,
-            CONTENDED,
-            rank,
-            lost,
-            explains=RESIDUE * lost,
-            confidence=Level.MEDIUM,
-            culprits=(),
-            delay=delay,
-            others=others or 0.0,
-            steal=steal,
-            stolen=f" and {steal:.0%} is stolen by the hypervisor" if stolen else "",
-            least=least,
-            crowd=crowd,
-            where="host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}",
+        lost, where = max(delay, steal), "host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}"
+        told = f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""
+        facts = Facts(
+            delay=delay, others=others or 0.0, steal=steal, stolen=told, least=least, crowd=crowd, where=where
         )
+        more = Facts(explains=RESIDUE * lost, confidence=Level.MEDIUM, culprits=())
+        return slow(case, CONTENDED, rank, lost, **facts, **more)
     return None
 
 
@@ -249,11 +198,8 @@ def judge_memory_pressure(case: Case) -> Outcome:
     """Fires on many major faults together with a sign of scarce memory."""
     for rank, seen in working(case):
         pids = [member.pid for member in case.job.of_rank(rank.pid) if member.alive]
-        rates = (
-            case.history.rate(r.ProcessUsage, pid, of=lambda u: float(u.major_faults), seconds=WINDOW_SECONDS)
-            for pid in pids
-        )
-        faults = sum(rate or 0.0 for rate in rates)
+        rate = partial(case.history.rate, r.ProcessUsage, of=lambda u: float(u.major_faults), seconds=WINDOW_SECONDS)
+        faults = sum(rate(pid) or 0.0 for pid in pids)
         if faults < FAULTS_PER_SECOND or not (scarce := _scarce(case)):
             continue
         lost = _lost_by_faults(case, rank)
@@ -274,11 +220,8 @@ def _lost_by_faults(case: Case, rank: Member) -> float | None:
 
 def _stalled(case: Case) -> float:
     """The share of the time in which some task of the machine waits for memory."""
-    waited = case.history.rate(
-        r.Host,
-        of=lambda h: float(h.pressure["memory"].some_microseconds) if "memory" in h.pressure else None,
-        seconds=WINDOW_SECONDS,
-    )
+    rate = partial(case.history.rate, r.Host, seconds=WINDOW_SECONDS)
+    waited = rate(of=lambda h: h.pressure["memory"].some_microseconds if "memory" in h.pressure else None)
     return (waited or 0.0) / 1e6
 
 
@@ -302,14 +245,11 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
-    hits = history.growth(r.Cgroup, group.path, of=_hits, seconds=WINDOW_SECONDS)
+    growth = partial(history.growth, r.Cgroup, group.path, seconds=WINDOW_SECONDS)
+    hits = growth(of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)))
     if not hits or hits[0] <= 0:
         return None
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
-
-
-def _hits(group: r.Cgroup) -> float:
-    return float((group.memory_max_events or 0) + (group.memory_high_events or 0))
 
 
 WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one
@@ -330,29 +270,23 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
     newest = case.latest_host()
     for rank in case.ranks:
         seen = case.profile(rank, WINDOW_SECONDS)
-        ended = [worker for worker in case.job.workers(rank.pid) if _ended_lately(case, worker)]
-        failed = any(worker.ended is not None and worker.ended.exit_code != 0 for worker in ended)
-        died = any(worker.ended is not None and (worker.ended.exit_code or worker.ended.signal) for worker in ended)
+        # Workers that have just ended: of themselves, or because their loader fails and ends all of them, which takes seconds.
+        ends = (case.history.latest(r.ProcessEnded, worker.pid) for worker in case.job.workers(rank.pid))
+        ended = [one.reading for one in ends if one is not None and one.at >= case.at - WINDOW_SECONDS]
+        failed = any(one.exit_code != 0 for one in ended)
+        died = any(one.exit_code or one.signal for one in ended)
         if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
         saving = seen.share_where(partial(saves, case))
         lost = 1.0 if failed else saving + seen.share("loader_start", "loader_stop")
         # Workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm.
         sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
-        return slow(
-            case,
-            SHM_FULL,
-            rank,
-            lost,
-            explains=behind(lost),
-            confidence=noted(lost, sure),
-            frame=_writer(case, seen) or besides_training(seen),
-            before=(case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at),),
-            now="is" if newest is None or newest.at <= host.at else "was just now",
-            used=used,
-            filled=(host.reading.shm_used_bytes or 0) / 2**20,
-            room=(host.reading.shm_total_bytes or 0) / 2**20,
-        )
+        filled, room = ((size or 0) / 2**20 for size in (host.reading.shm_used_bytes, host.reading.shm_total_bytes))
+        facts = Facts(now="is" if newest is None or newest.at <= host.at else "was just now")
+        facts |= Facts(used=used, filled=filled, room=room, frame=_writer(case, seen) or besides_training(seen))
+        full = case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at)
+        more = Facts(explains=behind(lost), confidence=noted(lost, sure), before=(full,))
+        return slow(case, SHM_FULL, rank, lost, **facts, **more)
     return None
 
 
@@ -361,27 +295,21 @@ def _used_share(host: Seen[r.Host]) -> float:
     return (host.reading.shm_used_bytes or 0) / (host.reading.shm_total_bytes or 1)
 
 
-def _ended_lately(case: Case, worker: Member) -> bool:
-    """True if a worker has just ended: of itself, or because its loader fails and ends all of them, which takes seconds."""
-    gone = case.history.latest(r.ProcessEnded, worker.pid)
-    return gone is not None and gone.at >= case.at - WINDOW_SECONDS
-
-
 def _writer(case: Case, seen: Profile) -> r.Frame | None:
     """The busiest line of the function that writes and takes most time, with its opening and syncing of files."""
-    saving: Counter[tuple[str, str]] = Counter()
-    spent: Counter[tuple[str, str]] = Counter()
+    saving: Counter[tuple[str, str] | None] = Counter()
+    spent: Counter[tuple[str, str] | None] = Counter()
     for one in seen.sights:
-        if (frame := user_frame(one.reading)) is not None:
-            spent[frame.function, frame.file] += one.reading.samples
-            saving[frame.function, frame.file] += one.reading.samples if saves(case, one.reading) else 0
-    writers = [one for one in spent if saving[one] and saving[one] >= WRITES * saving.total()]
-    if not writers:
-        return None
-    busiest = max(writers, key=lambda one: spent[one])
-    return seen.top_line(
-        lambda stack: (frame := user_frame(stack)) is not None and (frame.function, frame.file) == busiest
-    )
+        spent[_function(one.reading)] += one.reading.samples
+        saving[_function(one.reading)] += one.reading.samples if saves(case, one.reading) else 0
+    writers = [one for one in spent if one and saving[one] and saving[one] >= WRITES * saving.total()]
+    busiest = max(writers, key=lambda one: spent[one], default=None)
+    return seen.top_line(lambda stack: _function(stack) == busiest) if busiest is not None else None
+
+
+def _function(stack: r.Stack) -> tuple[str, str] | None:
+    frame = user_frame(stack)
+    return (frame.function, frame.file) if frame is not None else None
 
 
 RULES = (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.triage.cards.accelerated import accelerated, has_gaps, launching_share, slow_on_gpu, sync_share, units
+from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
@@ -104,7 +104,7 @@ def host_bound_python(case: Case) -> Outcome:
         seen, card = one.profile, one.card
         if decodes(seen, case.steps(one.rank)):
             continue
-        if not has_gaps(card) or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
+        if not card.waits_for_launches or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
         if one.runs < MOSTLY or launching < MOSTLY or syncs >= NOTABLE:

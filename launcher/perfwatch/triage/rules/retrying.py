@@ -5,9 +5,9 @@ from functools import partial
 import msgspec
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import restarts
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.restarts import restarts
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
@@ -24,7 +24,7 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.slowness import Facts, Line, Saw, certainty, slow, worst
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.words.backing_off import next_try_seconds, retries
+from perfwatch.triage.words.code import next_try_seconds, retries
 from perfwatch.triage.words.frames import user_frames
 from perfwatch.verdict import Culprit, Finding, Outcome
 from perfwatch_probes.readings import Stack, Thread
@@ -70,7 +70,7 @@ def retrying(case: Case) -> Outcome:
 
 
 def _backs_off(case: Case) -> Finding | None:
-    tries = partial(retries, case)
+    tries = partial(retries, case.history)
     found = worst(case, lambda _, seen: seen.share_where(tries)) or only_tries(case)
     if found is None:
         return None
@@ -78,7 +78,8 @@ def _backs_off(case: Case) -> Finding | None:
     wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
     if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
         return None
-    rests, left = seen.share_where(tries), next_try_seconds(case, case.chains[rank.pid].start) or 0.0
+    node = case.chains[rank.pid].start
+    rests, left = seen.share_where(tries), next_try_seconds(case.history, node.thread, node.stack) or 0.0
     share = f"{rests:.0%} of {seen.samples} samples" + (
         f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
     )
@@ -96,7 +97,7 @@ def _workers_back_off(case: Case) -> Finding | None:
     found = starving(case)
     if found is None:
         return None
-    at_work, tries = found.profiles(case), partial(retries, case)
+    at_work, tries = found.profiles(case), partial(retries, case.history)
     samples = sum(seen.share_where(tries) * seen.samples for _, _, seen in at_work)
     share = samples / max(1, sum(seen.samples for _, _, seen in at_work))
     if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
@@ -130,8 +131,10 @@ def only_tries(case: Case) -> tuple[Member, Profile, float] | None:
         seen, node = case.profile(rank, LATELY_SECONDS), case.chains[rank.pid].start
         if seen.samples < ENOUGH_SAMPLES or seen.seconds < NOW_SECONDS:
             continue
-        share = seen.share_where(partial(retries, case))
-        comes_back = wakes(case, node.pid, node.tid) or next_try_seconds(case, node) is not None
+        share = seen.share_where(partial(retries, case.history))
+        comes_back = (
+            wakes(case, node.pid, node.tid) or next_try_seconds(case.history, node.thread, node.stack) is not None
+        )
         share = share if share >= NEARLY_ALL and comes_back else _share_in_one_loop(case, node, seen)
         if share >= NEARLY_ALL:
             return rank, seen, share
@@ -146,12 +149,12 @@ def wakes(case: Case, pid: int, tid: int) -> bool:
 
 def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
     """Of the samples, those that rest in one loop between tries, or wait in a try of that very loop; 0 for a thread that works."""
-    rests = [one.reading for one in seen.sights if retries(case, one.reading)]
+    rests = [one.reading for one in seen.sights if retries(case.history, one.reading)]
     places = {place for stack in rests for place in _places(stack)[:1]}
     ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
     if len(places) != 1 or ran is None or ran > WAITS_SHARE or seen.seen(*TRAINING_TAGS):
         return 0.0
-    if len(seen.runs(partial(retries, case))) < TWICE:
+    if len(seen.runs(partial(retries, case.history))) < TWICE:
         return 0.0
     return seen.share_where(lambda stack: not places.isdisjoint(_places(stack)))
 

@@ -16,8 +16,7 @@ from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
 from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, samples, slow, working, worst
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.words.backing_off import retries
-from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names
+from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names, retries
 from perfwatch.triage.words.frames import any_tag, inner_tags, tags, user_frame
 from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
@@ -89,7 +88,7 @@ def checkpointing(case: Case) -> Outcome:
             if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
-        if not moved or len(phase.profile.runs(partial(retries, case))) >= TWICE:
+        if not moved or len(phase.profile.runs(partial(retries, case.history))) >= TWICE:
             continue  # the same save, again and again: it fails
         sure = repeated(case, phase.profile.top_line(), confidence)
         return phase.finding(case, WRITES_OUT, sure, does="saves" if share else "syncs", share=share, moved=moved)

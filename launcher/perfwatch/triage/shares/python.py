@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.accelerated import LONGEST_SECONDS, trained_for
+from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
@@ -14,7 +14,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS, NEARLY_ALL, NOTABLE, OFTEN
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, NEARLY_ALL, NOTABLE, OFTEN, RUN_SECONDS
 from perfwatch.triage.slowness import LOST_SHARE
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
@@ -27,7 +27,7 @@ _TORCH_SYMBOLS = re.compile(
 )
 
 
-def native_profile(case: Case, rank: Member, seconds: float = LONGEST_SECONDS) -> NativeProfile | None:
+def native_profile(case: Case, rank: Member, seconds: float = RUN_SECONDS) -> NativeProfile | None:
     """The newest profile of the training thread over the last ``seconds``, none of it from before the first step."""
     seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
     since = min(seconds, trained_for(case, rank) - PROFILE_SECONDS)

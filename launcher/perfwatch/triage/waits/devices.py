@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.triage.cards.gpu import Regime, contradicted, kernels, polls, regimes, unseen
-from perfwatch.triage.cards.neighbours import shared
-from perfwatch.triage.cards.whose import cards_of, name_of
+from perfwatch.triage.cards.whose import cards_of, name_of, shared
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of

@@ -19,7 +19,7 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.moving.progress import training_thread
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.roles.ray_train import RUNS
+from perfwatch.triage.roles.placement import RUNS
 from perfwatch.triage.waits.locks import A_REMOTE_CALL
 from perfwatch.triage.waits.node import (
     ENDLESS_SECONDS,

@@ -18,7 +18,7 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import silence
 from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.words.backing_off import retries
+from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import any_tag, show
 from perfwatch.verdict import Alternative, Evidence, Outcome
 from perfwatch_probes.readings import Process, ProcessUsage
@@ -111,7 +111,7 @@ def naps(case: Case, cause: Cause, chain: Chain) -> Outcome:
         return None  # it is let go on now and then, too briefly for a sample to see what it does
     if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
-    if not only_asks(case.history, node) or (node.stack is not None and retries(case, node.stack)):
+    if not only_asks(case.history, node) or (node.stack is not None and retries(case.history, node.stack)):
         return None
     return hung(
         case,

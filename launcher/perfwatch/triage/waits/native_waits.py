@@ -7,7 +7,7 @@ Python does not know, and those for somebody far away. That such a wait lasts sa
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant
 from perfwatch.triage.moving.work import waited_on
-from perfwatch.triage.roles.sights import GROUP_THREADS
+from perfwatch.triage.roles.job import GROUP_THREADS
 from perfwatch.triage.waits.node import End, Node, threads_of
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, package_of, short_name

@@ -9,8 +9,7 @@ from shlex import quote
 
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
-from perfwatch.triage.roles.job import TICKS_PER_SECOND, Job, Member
-from perfwatch.triage.roles.sights import STORE_THREAD
+from perfwatch.triage.roles.job import STORE_THREAD, TICKS_PER_SECOND, Job, Member
 from perfwatch.triage.waits import workers
 from perfwatch.triage.waits.node import End, Found, Node, gives, node_of, threads_of, waited_on
 from perfwatch.triage.waits.threads import LEADING_TAGS, OTHERS_MOVE, may_act, other_threads, worked_for

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.triage.history import History
-from perfwatch.triage.words.frames import is_standard, user_frame
+from perfwatch.triage.words.frames import is_standard, tags, user_frame
 from perfwatch_probes import readings as r
 
 # What a regular expression is asked for. Much else is searched, split and matched: these count on the modules, and on what
@@ -27,6 +27,15 @@ _LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link to
 _EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
 TRAINS = frozenset({"backward", "step"})  # all of them are called in a loop that trains
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
+CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
+ASKING = frozenset("get post put head send execute query read open call".split())  # of something remote, by its name:
+# Tries that only ask whether something is there yet, or take a lock: their waits have other names.
+ASKS = frozenset(
+    "get get_nowait put put_nowait acquire poll wait join recv accept select open flock lockf fcntl mkdir symlink link touch"
+    " stat result print info debug warning error exception format str int len sleep pop popleft popitem next".split()
+)
+LONGEST_REST_SECONDS = 3600.0  # before the next try: servers that limit their clients ask for minutes (Retry-After)
+REMOTE = ("request", "session", "client", "http", "conn", "s3", "bucket", "redis", "cursor", "service", "api", "sock")
 
 
 def line_of(history: History, frame: r.Frame | None) -> r.SourceLine | None:
@@ -71,18 +80,17 @@ def tries_for_a_lock(line: r.SourceLine) -> bool:
 
 def asks_for_an_update(calls: Iterable[str]) -> bool:
     """True if one of these calls is an optimizer's step, by the name of what is stepped: it may be the program's own."""
-    return any(name == "step" and STEPPED.search(of) for of, name in (call.rpartition(".")[::2] for call in calls))
+    return any(name == "step" and STEPPED.search(of) for of, _, name in (call.rpartition(".") for call in calls))
 
 
 def matches_expressions(calls: Iterable[str]) -> bool:
     """True if one of these calls applies a regular expression."""
-    return any(_is_expression(*call.rpartition(".")[::2]) for call in calls)
-
-
-def _is_expression(receiver: str, called: str) -> bool:
-    owner = receiver.rpartition(".")[2]
-    words = PATTERN_WORDS.intersection(owner.lower().split("_"))
-    return called in OF_PATTERNS_ALONE or (called in EXPRESSIONS and (bool(words) or owner.isupper()))
+    for receiver, _, called in (call.rpartition(".") for call in calls):
+        owner = receiver.rpartition(".")[2]
+        of_pattern = owner.isupper() or not PATTERN_WORDS.isdisjoint(owner.lower().split("_"))
+        if called in OF_PATTERNS_ALONE or (called in EXPRESSIONS and of_pattern):
+            return True
+    return False
 
 
 def lock_taken(line: r.SourceLine | None) -> str:
@@ -91,3 +99,30 @@ def lock_taken(line: r.SourceLine | None) -> str:
         return ""
     asked = [call.rpartition(".")[0] for call in line.calls if call.endswith(".acquire")]
     return next(iter(asked or line.within[:1]), "").rpartition(".")[2]
+
+
+def next_try_seconds(history: History, thread: r.Thread | None, stack: r.Stack | None) -> float | None:
+    """In how many seconds a thread that rests tries again what has failed, as the kernel knows; None where it does not, or in hours."""
+    look = history.latest(r.Thread, thread.pid, thread.tid) if thread is not None else None
+    if look is None or thread is None or thread.wait is None or thread.wait.kind != "sleep" or stack is None:
+        return None
+    left = thread.wait.remaining_seconds
+    if left is None or left > LONGEST_REST_SECONDS or not retries(history, stack):
+        return None
+    return max(0.0, left - (history.at - look.at))
+
+
+def retries(history: History, stack: r.Stack) -> bool:
+    """True if a stack sleeps because what its loop tries has failed, or because the answer was a refusal."""
+    if "retry" in tags(stack):
+        return True
+    line = calling_line(history, stack)
+    if line is None or "sleep" not in names(line.calls):
+        return False
+    # A loop that asks and then rests may only be polite: the text must say that the sleep follows on a try that failed.
+    return bool(names(line.retried_calls) - ASKS) or any(map(_connects, line.asked_calls))
+
+
+def _connects(call: str) -> bool:
+    owner, _, name = call.rpartition(".")
+    return name in CONNECTING or (name in ASKING and any(word in owner.lower() for word in REMOTE))

@@ -1,24 +1,29 @@
-"""What a Python frame means: the vocabulary of CPython's and torch's own functions.
+"""What a Python frame means: the vocabulary of CPython's and torch's own functions, and which packages are the program itself.
 
 Only the standard library, torch and widely used libraries are named here; a program's own names never are. A tag says in
 what kind of work a thread is; a stack has the tags of all its frames.
+
+A program may be installed as a package (``python -m pkg.train``, ``pkg-train``). Where a file lies does not tell: the package that the
+interpreter was started with is the program, if it uses torch. Its files are marked by a ``/./`` before the package (as rsync marks
+where a relative path begins): they open as before, and nothing takes them for a library's.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+import msgspec
+
 from perfwatch.triage.words.vocabulary import STANDARD_PACKAGES, VOCABULARY
+from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Frame, Stack
 
-BOOTSTRAPS = (
-    "multiprocessing/process.py",
-    "multiprocess/process.py",
-)  # the second is dill's copy of it, which datasets uses
+# The second is dill's copy of it, which datasets uses.
+BOOTSTRAPS = ("multiprocessing/process.py", "multiprocess/process.py")
 COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 _TABLE = tuple(
-    (tag, re.compile(rf"(?:^|/)?(?:{pattern})$"), frozenset(functions.split()) if functions else None)
+    (tag, re.compile(rf"(?:^|/)?(?:{pattern})$"), None if functions == "*" else frozenset(functions.split()))
     for tag, pattern, functions in VOCABULARY
 )
 
@@ -30,7 +35,7 @@ _TORCH_FILES = (
     r"|optim/(?:optimizer|lr_scheduler|adamw?|sgd)|utils/data/(?:dataloader|_utils/\w+)"
     r"|distributed/(?:distributed_c10d|run|fsdp/\w+)|_dynamo/\w+|_inductor/\w+)\.py$"
 )
-# CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own, see program.py.
+# CPython's library, packages, and code without a file; not what is marked (``/./``) as the program's own.
 _LIBRARY = re.compile(
     rf"^(?!.*/\./).*(?:/lib(?:64)?/python\d|{_PACKAGES}|{_TORCH_FILES})|^<(?:frozen|built|__array)|^$"
 )
@@ -40,8 +45,22 @@ _TENSORS = re.compile(
     r"|torchdiffeq|e3nn|timm/(models|layers|loss)|transformers/models|diffusers/(models|schedulers)|monai/(losses|networks|metrics))/"
 )
 _STANDARD = re.compile(r"/lib(64)?/python3?[\d.]*/(?!site-packages|dist-packages)|^<(frozen|built|__array)|^$")
-_PACKAGE = re.compile(rf"{_PACKAGES}([^/.]+)")
 _INSTALLED = re.compile(rf"{_PACKAGES}(?:\./)?([^/.]+)")
+_PREFIX = re.compile(rf"^(.*{_PACKAGES})(?:\./)?([^/]+)")
+_COMMAND = re.compile(r"/bin/[^/.]+$")  # what pip makes of an entry point
+_RUNNER = re.compile(r"(^|/)runpy\.py$|^<frozen runpy>$")
+# They start a program, serve one, or are what it is written with: being started with one does not make it the program.
+RUNNERS = frozenset(
+    "torch accelerate deepspeed lightning lightning_fabric pytorch_lightning composer transformers ray dask distributed "
+    "horovod mpi4py submitit torchx determined sagemaker_training joblib loky ipykernel ipykernel_launcher "
+    "colab_kernel_launcher IPython nbclient papermill marimo streamlit gradio uvicorn gunicorn vllm sglang celery prefect "
+    "dagster airflow metaflow kedro pytest _pytest debugpy pydevd coverage memory_profiler line_profiler viztracer wandb "
+    "mlflow triton numpy".split()
+)
+# An entry point is often theirs: they read the command line and call the program.
+PARSERS = frozenset(
+    "click rich_click asyncclick cloup typer fire absl hydra tyro jsonargparse cyclopts plac invoke".split()
+)
 
 
 def short_name(function: str) -> str:
@@ -133,8 +152,7 @@ def is_standard(frame: Frame) -> bool:
 
 def package_of(frame: Frame) -> str | None:
     """The installed package that a frame is of; None for the program's own code and the standard library."""
-    found = _PACKAGE.search(frame.file)
-    return found.group(1) if found else None
+    return None if "/./" in frame.file else installed_as(frame)
 
 
 def installed_as(frame: Frame) -> str | None:
@@ -229,3 +247,90 @@ def show(frame: Frame | None) -> str | None:
 def any_tag(found: Iterable[str], *wanted: str) -> bool:
     """True if one of the wanted tags is there."""
     return not frozenset(wanted).isdisjoint(found)
+
+
+class Program:
+    """The packages of one job that are the program itself, as far as its main threads have told."""
+
+    def __init__(self) -> None:
+        self._prefixes: frozenset[str] = frozenset()
+        self._in_files = False  # a process of the job runs a program in files of its own: packages only start it
+
+    def learns(self, stack: Stack, has_torch: Callable[[int], bool]) -> bool:
+        """True if this stack changes what is known to be the program: what was read before must be marked anew, too.
+
+        has_torch: by pid, whether the process has torch loaded; a service of a library in the job has not.
+        """
+        if stack.tid != stack.pid or self._in_files or not stack.frames:
+            return False
+        frames = own_frames(stack)
+        in_files, started_with = _started_with(frames)
+        if not in_files and started_with <= self._prefixes:
+            return False
+        if not any(map(of_torch, frames)) and not has_torch(stack.pid):
+            return False
+        known, self._in_files = self._prefixes, in_files
+        self._prefixes = frozenset() if in_files else self._prefixes | started_with
+        return self._prefixes != known
+
+    @property
+    def marks(self) -> bool:
+        """True if any package is the program."""
+        return bool(self._prefixes)
+
+    def marked(self, reading: r.Reading) -> r.Reading:
+        """A stack or a line of source with the program's own files marked, and no others; any other reading as it is."""
+        if isinstance(reading, Stack):
+            frames = _marked(reading.frames, self._prefixes)
+            return reading if frames is reading.frames else msgspec.structs.replace(reading, frames=frames)
+        if isinstance(reading, r.SourceLine):
+            file = _marked_file(reading.file, self._prefixes)
+            return reading if file == reading.file else msgspec.structs.replace(reading, file=file)
+        return reading
+
+
+@lru_cache(maxsize=4096)
+def _started_with(frames: tuple[Frame, ...]) -> tuple[bool, frozenset[str]]:
+    """True if the interpreter was started with a file of the program's own, else the packages (folders or files) it was started with."""
+    modules = [place for place, frame in enumerate(frames) if short_name(frame.function) == "<module>"]
+    if not modules or frames[modules[-1]].file.startswith("<"):
+        return False, frozenset()
+    began = modules[-1]
+    command = _COMMAND.search(frames[began].file) is not None
+    if not command and _in_a_file(frames[began]):
+        return True, frozenset()
+    if any(_in_a_file(frame) for frame in frames[:began]):
+        return False, frozenset()  # what a package runs here
+    begins = [place for place in modules if place == began or _RUNNER.search(frames[place + 1].file)]
+    names = [_named(frames[place]) for place in begins]
+    if command:
+        called = (_named(frame) for frame in reversed(frames[:began]))
+        names += [next((one for one in called if one[0] and one[1] not in PARSERS), ("", ""))]
+    return False, frozenset(prefix for prefix, name in names if prefix and name not in RUNNERS)
+
+
+def _named(frame: Frame) -> tuple[str, str]:
+    """Prefix of all files of the package that a frame lies in, and its name; both empty outside of packages."""
+    found = _PREFIX.match(frame.file)
+    return (found.group(1) + found.group(2), found.group(2).removesuffix(".py")) if found else ("", "")
+
+
+def _in_a_file(frame: Frame) -> bool:
+    """True if a frame is of a file of the program's own, in no package."""
+    return is_user(frame) and not _PREFIX.match(frame.file) and not frame.file.startswith("<")
+
+
+@lru_cache(maxsize=4096)
+def _marked(frames: tuple[Frame, ...], prefixes: frozenset[str]) -> tuple[Frame, ...]:
+    if not any(_marked_file(frame.file, prefixes) != frame.file for frame in frames):
+        return frames
+    return tuple(msgspec.structs.replace(frame, file=_marked_file(frame.file, prefixes)) for frame in frames)
+
+
+@lru_cache(maxsize=8192)
+def _marked_file(file: str, prefixes: frozenset[str]) -> str:
+    found = _PREFIX.match(file)
+    if found is None:
+        return file
+    mark = "./" if found.group(1) + found.group(2) in prefixes else ""
+    return found.group(1) + mark + file[found.start(2) :]

@@ -1,7 +1,6 @@
 """GPUs: a card that computes is work; one whose kernel moves nothing releases no wait."""
 
-from perfwatch.triage.cards.gpu import activities, kernels, regime, regimes
-from perfwatch.triage.cards.thresholds import IDLE
+from perfwatch.triage.cards.gpu import IDLE, activities, kernels, regime, regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity

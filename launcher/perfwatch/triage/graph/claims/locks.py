@@ -11,8 +11,7 @@ from perfwatch.triage.graph.claims.native import is_in_native_code
 from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
-from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.sights import GROUP_THREADS
+from perfwatch.triage.roles.job import GROUP_THREADS, Member
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, HELD, awaited
 from perfwatch.triage.waits.native_waits import of_gloo, reduces

@@ -8,7 +8,7 @@ from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
-from perfwatch.triage.words.backing_off import next_try_seconds
+from perfwatch.triage.words.code import next_try_seconds
 
 
 def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -27,7 +27,8 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         task.waits = (resource,)
         return
     rests = left + (node.motion.ran_ago_seconds or 0.0)
-    again = next_try_seconds(built.case, node) is not None and rests < built.case.patience_seconds
+    next_try = next_try_seconds(built.case.history, node.thread, node.stack)
+    again = next_try is not None and rests < built.case.patience_seconds
     task.fate = Fate(Prospect.DUE, until=seen.until or built.case.at, works=0.0 if again else 1.0, why="it sleeps")
 
 
