@@ -1,6 +1,6 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -9,12 +9,13 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in
+from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
-from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
+from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame
 
 
@@ -126,52 +127,50 @@ def _step_ago(case: Case, chain: Chain) -> float | None:
 
 def hung(
     case: Case,
-    cause: str,
+    cause: Cause,
     chain: Chain,
     *,
-    owner: str,
     summary: str,
     patience: float,
+    owner: str = "",
     silent: float | None = None,
     evidence: tuple[Evidence, ...] = (),
-    alternatives: tuple[Alternative, ...] = (),
+    but: Mapping[str, str] | None = None,
     next: tuple[str, ...] = (),
     ceiling: float = 1.0,
+    culprits: Iterable[Culprit] | None = None,
 ) -> Finding:
     """A hang with its chain, its witnesses and its countdown.
 
-    The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. What stood for as long as the
-    looks at the hosts lie apart stood in all of them at once.
+    The confidence follows from how many independent sources show that nothing moves. What stood for as long as the samples of the hosts
+    lie apart stood in all of them at once. A process outside of the job that holds a lock is watched first.
+
+    Args:
+        but: the causes that it is not, and why.
+        ceiling: of the confidence, where a rule infers rather than sees.
+        culprits: where they are not the ends of the chain.
     """
     shown = evidence + witnesses(case, chain)
-    confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
     if moved is not None and apart and chain.start.wait is not None:
-        waited = min(waited, moved)  # whatever the end does: until then somebody still let the training thread go on
+        waited = min(waited, moved)  # whatever the end does: until then the training thread was unblocked now and then
+    left = max(patience, case.apart_seconds) - waited
+    decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
     return Finding(
-        cause=cause,
+        cause=cause.name,
         state="hung",
         summary=summary,
-        confidence=min(confidence, ceiling, outside.ceiling(case, chain.end)),
-        owner=owner,
-        culprits=chain.culprits(),
+        confidence=min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end)),
+        owner=owner or cause.owner,
+        culprits=chain.culprits() if culprits is None else tuple(culprits),
         wait_chain=chain.links,
         evidence=shown,
-        alternatives=alternatives,
+        alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (but or {}).items()),
         next=next,
         silent_seconds=round(waited, 1),
-        decides_in_seconds=round(
-            max(
-                0.0,
-                max(patience, case.apart_seconds) - waited,
-                outside.unwatched_seconds(case, chain.end),
-                settles_in(case, chain),
-            ),
-            1,
-        ),
+        decides_in_seconds=round(decides_in, 1),
     )
 
 
@@ -204,6 +203,13 @@ def who(chain: Chain) -> str:
         return f"{rank}child process {node.pid}{at}"
     thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
     return f"{rank}{thread} of pid {node.pid}{at}"
+
+
+def named(node: Node, pid: int) -> str:
+    """A thread with its line, as seen from process ``pid``: ``thread reader at read (data.py:7)``."""
+    where = "" if node.pid == pid else f" of pid {node.pid}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
+    return f"{thread}{where}" + (f" at {show(node.frame)}" if node.frame is not None else "")
 
 
 def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:

@@ -18,13 +18,13 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.waits.callbacks import stands_in_sync
+from perfwatch.triage.rules.locks import stands_in_sync
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence, Process, Thread
 
 STUCK_KERNEL = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
@@ -98,9 +98,8 @@ def driver_unresponsive(case: Case) -> Outcome:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
         return hung(
             case,
-            DRIVER_UNRESPONSIVE.name,
+            DRIVER_UNRESPONSIVE,
             chain,
-            owner=DRIVER_UNRESPONSIVE.owner,
             summary=("" if lost else "the GPU driver does not answer: ")
             + "; ".join(f"{e.claim} {e.observed}" for e in evidence[:2]),
             patience=STRUCTURAL_SECONDS,
@@ -109,9 +108,7 @@ def driver_unresponsive(case: Case) -> Outcome:
             ceiling=min(
                 binding, 1.0 if errors or inside or lost else HIGH
             ),  # with our own call alone it may only be busy
-            alternatives=(
-                Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
-            ),
+            but={"stuck_kernel": "there the driver answers and shows a resident kernel"},
             next=("dmesg | grep -i xid, then drain the node and reset the card",),
         )
     return None
@@ -143,9 +140,8 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     certain = cards_of(case.history, chain.start.pid).certain
     found = hung(
         case,
-        STUCK_KERNEL.name,
+        STUCK_KERNEL,
         chain,
-        owner=STUCK_KERNEL.owner,
         summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
         f"{who(chain)} waits for it",
         patience=patience,
@@ -159,14 +155,10 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         ceiling=min(
             basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if card.source == "gpm" else MEDIUM
         ),
-        alternatives=(
-            Alternative(
-                cause="gpu_bound", refuted_by="nothing moves to or from the card's memory, the host or another card"
-            ),
-            Alternative(
-                cause="endless_python", refuted_by=f"a kernel is resident on {name}, and the line waits for it"
-            ),
-        ),
+        but={
+            "gpu_bound": "nothing moves to or from the card's memory, the host or another card",
+            "endless_python": f"a kernel is resident on {name}, and the line waits for it",
+        },
         next=(
             f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
             "compute-sanitizer --tool synccheck python ... on a short run",
@@ -261,9 +253,8 @@ def _idle_stream(case: Case) -> Finding | None:
         engine = engine_quiet(case, case.ranks[0])
         return hung(
             case,
-            STUCK_KERNEL.name,
+            STUCK_KERNEL,
             chain,
-            owner=STUCK_KERNEL.owner,
             summary=f"{who(chain)} waits for {name}, which has had nothing to do for {idle:.0f} s: its stream waits for a value in "
             "memory, an event or a host function",
             patience=temporal(case),
@@ -279,9 +270,7 @@ def _idle_stream(case: Case) -> Finding | None:
                 ),
                 _spins(case, node),
             ),
-            alternatives=(
-                Alternative(cause="computing_on_host", refuted_by=f"{line} calls nothing that computes on the host"),
-            ),
+            but={"computing_on_host": f"{line} calls nothing that computes on the host"},
             next=(
                 f"look at what the streams were told to wait for before {line}",
                 "cuda-gdb -p PID, then: info cuda streams",

@@ -6,26 +6,32 @@ worker of a loader or a pool that does not take what it is sent is ``stuck_worke
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from shlex import quote
 
 import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.present import open_file
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.node import NATIVE_WAIT, STDIN, End, Node, culprit, node_of, silence, waited_on
 from perfwatch.triage.waits.outside import asks_elsewhere
-from perfwatch.triage.waits.releasing import ASKED
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_for
+from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import user_frame
-from perfwatch.verdict import Alternative, Finding, Link
-from perfwatch_probes.readings import Descriptor, Stack
+from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.verdict import Finding, Link, Outcome
+from perfwatch_probes.readings import Descriptor, Stack, Thread
 
+BLOCKED_PIPE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
+
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 OUTPUTS = (1, 2)
 ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why nobody reads
 GUESSED = 0.7  # the reader may go on: other threads of it move, or what it waits for could not be seen
@@ -52,6 +58,83 @@ class Undrained:
             others=(self.reader.pid,),
         )
         return replace(chain, ends=(end,))
+
+
+def blocked_pipe(case: Case) -> Outcome:
+    """Fires on a chain that ends in a pipe."""
+    for chain in case.still_chains:
+        if (found := undrained(case, chain)) is not None:
+            return _undrained(case, chain, found)
+        if (between := not_read(case, chain)) is not None:
+            return between
+        end = chain.end
+        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
+            continue
+        if "pool" in chain.through and idle(end.node):
+            continue  # a worker of a pool that waits for its next task
+        asks = end.kind == "pipe_empty" and asks_once(case, chain)
+        if not asks and wakes_soon(case, end):
+            continue
+        return held(case, chain) or _of_pipe(case, chain, asks)
+    return None
+
+
+def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
+    """Of a pipe that stays as it is; ``asks``: the program put a question to whoever is at the other end."""
+    end, pipe, wait = chain.end, chain.end.descriptor, chain.end.node.wait
+    opens = wait is not None and wait.kind == "open"
+    writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
+    missing, may_come = other_end(case, end, opens=opens, writes=writes)
+    name = pipe.target if pipe else end.detail
+    stream = STREAMS.get(pipe.fd) if pipe else None
+    which = f" ({stream})" if stream else ""
+    return hung(
+        case,
+        BLOCKED_PIPE,
+        chain,
+        summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
+        patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
+        ceiling=MAY_COME if may_come else 1.0,
+        evidence=(case.saw("pipe", name, "the other end", missing, "it is read" if writes else "it is written to"),),
+        but={"slow_output": "not one write went through meanwhile"},
+        next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
+    )
+
+
+def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
+    """A program's output fills up while its parent waits for it at something else: both stay for ever."""
+    writer, reader = found.writer, found.reader
+    stream, pipe = STREAMS[found.pipe.fd], found.pipe.target
+    told = hung(
+        case,
+        BLOCKED_PIPE,
+        found.ended(case, chain),
+        summary=f"{who(found.ended(case, chain))} is blocked writing to its {stream}, a full pipe that pid {reader.pid} "
+        f"does not read; pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}",
+        patience=STRUCTURAL_SECONDS,
+        evidence=(
+            case.saw(
+                "pipe",
+                pipe,
+                f"pid {reader.pid} holds the reading end",
+                f"it is blocked in {reader.wait.call if reader.wait else '?'} at {show(reader.frame)}, not on this pipe",
+                f"it reads {stream} too",
+            ),
+        ),
+        but={"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"},
+        next=(
+            f"where pid {writer.pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while",
+        ),
+    )
+    own = reader.pid == chain.start.pid  # the line that the training thread is at is where to mend it
+    both = (culprit(reader), *told.culprits) if own else (*told.culprits, culprit(reader))
+    return msgspec.structs.replace(told, culprits=both)
+
+
+def _does(opens: bool, writes: bool) -> str:
+    if opens:
+        return f"waits to open for {'writing' if writes else 'reading'} the FIFO"
+    return "writes into the full pipe" if writes else "reads the empty pipe"
 
 
 def undrained(case: Case, chain: Chain) -> Undrained | None:
@@ -133,9 +216,8 @@ def not_read(case: Case, chain: Chain) -> Finding | None:
     ended = found.ended(case, chain)
     told = hung(
         case,
-        "blocked_pipe",
+        BLOCKED_PIPE,
         ended,
-        owner="user_code",
         summary=f"{who(ended)} writes into the full pipe {found.pipe.target}, which pid {reader.pid} ({name}) does not read: "
         f"it waits for {found.reader_waits_for}",
         patience=STRUCTURAL_SECONDS if certain else temporal(case),
@@ -150,12 +232,10 @@ def not_read(case: Case, chain: Chain) -> Finding | None:
                 "it is read",
             ),
         ),
-        alternatives=(
-            Alternative(
-                cause="blocked_child", refuted_by=f"pid {writer.pid} waits for room in the pipe, not for an end"
-            ),
-            Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),
-        ),
+        but={
+            "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
+            "slow_output": "not one write went through meanwhile",
+        },
         next=(
             f"ps -o pid,stat,wchan:30,args -p {reader.pid}",
             "why does it not read? kill it, or write with a time limit",
@@ -172,14 +252,11 @@ def held(case: Case, chain: Chain) -> Finding | None:
     stream = f" ({STREAMS[terminal.fd]})" if terminal.fd in STREAMS else ""
     return hung(
         case,
-        "blocked_pipe",
+        BLOCKED_PIPE,
         chain,
-        owner="user_code",
         summary=f"{who(chain)} writes to the terminal {terminal.target}{stream}, which takes no more: {HELD}",
         patience=STRUCTURAL_SECONDS,
-        alternatives=(
-            Alternative(cause="waiting_for_input", refuted_by="it writes to the terminal, and does not read it"),
-        ),
+        but={"waiting_for_input": "it writes to the terminal, and does not read it"},
         next=(
             "press Ctrl-Q in the job's terminal (in screen, leave copy mode with Esc)",
             "redirect the job's output to a file next time: no terminal can hold it up then",
@@ -231,3 +308,6 @@ def _went_on(case: Case, node: Node) -> bool:
     stacks = (one.reading for one in case.history.series(Stack, node.pid, node.tid) if one.reading.frames)
     there = [user_frame(stack) == node.frame for stack in stacks]
     return True in there and False in there[there.index(True) :]
+
+
+RULES = (Rule(BLOCKED_PIPE, blocked_pipe),)
