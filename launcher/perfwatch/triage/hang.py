@@ -15,7 +15,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
-from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Outcome
+from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome
 from perfwatch_probes.readings import Frame
 
 
@@ -139,6 +139,7 @@ def hung(
     next: tuple[str, ...] = (),
     ceiling: float = 1.0,
     culprits: Iterable[Culprit] | None = None,
+    links: Iterable[Link] | None = None,
 ) -> Finding:
     """A hang with its chain, its witnesses and its countdown.
 
@@ -149,6 +150,7 @@ def hung(
         but: the causes that it is not, and why.
         ceiling: of the confidence, where a rule infers rather than sees.
         culprits: where they are not the ends of the chain.
+        links: where more is to be shown than the chain.
     """
     shown = evidence + witnesses(case, chain)
     waited = silent_seconds(case, chain) if silent is None else silent
@@ -165,7 +167,7 @@ def hung(
         confidence=min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end)),
         owner=owner or cause.owner,
         culprits=chain.culprits() if culprits is None else tuple(culprits),
-        wait_chain=chain.links,
+        wait_chain=chain.links if links is None else tuple(links),
         evidence=shown,
         alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (but or {}).items()),
         next=next,

@@ -195,7 +195,7 @@ def hang_between(
     blamed = [place.culprit for place in (places if culprits is None else culprits)]
     if culprits is None and not places:
         blamed = [one for chain in chains for one in chain.culprits()]
-    found = hung(
+    return hung(
         case,
         cause,
         chains[0],
@@ -208,8 +208,8 @@ def hang_between(
         but=refuted,
         next=advice,
         culprits=blamed,
+        links=links(case, chains, {place.rank: place.call for place in places}),
     )
-    return msgspec.structs.replace(found, wait_chain=links(case, chains, {place.rank: place.call for place in places}))
 
 
 # mpi4py

@@ -1,7 +1,5 @@
 """A training thread in the program's own code that makes no step, and a program that is over and does not exit."""
 
-import msgspec
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
@@ -172,7 +170,7 @@ def hung_at_exit(case: Case) -> Outcome:
             continue
         left = left_over(case, chain)
         waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""
-        found = hung(
+        return hung(
             case,
             HUNG_AT_EXIT,
             chain,
@@ -185,8 +183,8 @@ def hung_at_exit(case: Case) -> Outcome:
                 *(("end that thread before the program ends, or start it with daemon=True",) if left else ()),
                 f"py-spy dump --nonblocking --pid {rank.pid}",
             ),
+            culprits=map(culprit, left) if left else None,
         )
-        return msgspec.structs.replace(found, culprits=tuple(culprit(node) for node in left) or found.culprits)
     return None
 
 

@@ -4,8 +4,6 @@ import re
 from itertools import zip_longest
 from shlex import quote
 
-import msgspec
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.history import Seen
@@ -142,7 +140,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     unowned = follows or (_others_may_hold_it(case, chain) if polls else not end.others)
     awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
     near = texts_near(case.history, end.node) if polls and not end.detail else ()
-    found = hung(
+    return hung(
         case,
         WAITING_FOR_FILE,
         chain,
@@ -153,8 +151,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         ceiling=min(lasts.ceiling, FOLLOWS if follows else UNOWNED) if unowned else lasts.ceiling,
         but={"endless_python": _refuted(end)},
         next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
+        culprits=(*map(culprit, inside), *chain.culprits()),
     )
-    return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
 
 
 def _started_by(case: Case, pid: int) -> bool:

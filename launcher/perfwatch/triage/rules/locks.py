@@ -5,7 +5,6 @@ a thread that waits for the stream with that lock in hand waits for ever: at a f
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -110,7 +109,12 @@ def _deadlock(case: Case, chain: Chain) -> Finding:
         lock, told = f"a lock that it has taken itself at {show(own)}", ""
     told += "".join(f"; {named(p, end.node.pid)} blocks its own event loop" for p in blocking[:1])
     told += "".join(f"; {one.told}" for one in ended[:3])
-    found = hung(
+    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*beside, *loops]
+    first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []
+    blamed = [culprit(p) for p in dict.fromkeys((*blocking, *first_of_all, end.node, *suspects))]
+    lost = [one.culprit for one in ended[:3]]
+    first = any(one.error is not None for one in ended) or len(lost) == len(blamed) == 1
+    return hung(
         case,
         DEADLOCKED_LOCKS,
         chain,
@@ -126,13 +130,8 @@ def _deadlock(case: Case, chain: Chain) -> Finding:
             if lock == A_TASK
             else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",
         ),
+        culprits=(*lost, *blamed) if first else (*blamed, *lost),
     )
-    suspects = [node_of(case.history, case.job, pid) for pid in end.others] if elsewhere else [*beside, *loops]
-    first_of_all = held_up(end.node, beside) if end.kind == "lock" and not elsewhere else []
-    blamed = [culprit(p) for p in dict.fromkeys((*blocking, *first_of_all, end.node, *suspects))]
-    lost = [one.culprit for one in ended[:3]]
-    first = any(one.error is not None for one in ended) or len(lost) == len(blamed) == 1
-    return msgspec.structs.replace(found, culprits=(*lost, *blamed) if first else (*blamed, *lost))
 
 
 def blocked_beside(case: Case, chain: Chain) -> list[Node]:
@@ -302,19 +301,6 @@ def may_be_elsewhere(case: Case, end: End) -> bool:
 # A callback of CUDA
 
 
-@dataclass(frozen=True)
-class HeldCallback:
-    """The thread that waits for its card, the callback that waits for it, and the lock between them."""
-
-    chain: Chain
-    callback: Node
-    lock: str
-    card: str  # its name
-    source: str  # of what is known about the card
-    idle_seconds: float  # for how long nothing has been asked of the card
-    silent_seconds: float  # for how long both have stood
-
-
 def stands_in_sync(case: Case, chain: Chain) -> bool:
     """True if a training thread spins at one line, at a call that waits for its card."""
     node, end = chain.start, chain.end.node
@@ -323,23 +309,19 @@ def stands_in_sync(case: Case, chain: Chain) -> bool:
     return spins and stays and in_sync(case.history, node.stack)
 
 
-def held_callback(case: Case, chain: Chain) -> HeldCallback | None:
-    """Of a rank that spins at a call which waits for its card, while that card has nothing to do: the callback that keeps both."""
+def _held_callback(case: Case, chain: Chain) -> tuple[Node, str] | None:
+    """Of a rank that spins at a call which waits for its card: the callback that waits for a lock of that rank, and the lock."""
     node, history = chain.start, case.history
-    source = line_of(history, node.frame)
-    idle = idle_card_seconds(case, node.pid) if source is not None and stands_in_sync(case, chain) else None
-    if idle is None or source is None:
-        return None
-    for other in beside(history, case.job, node):
+    source = line_of(history, node.frame) if stands_in_sync(case, chain) else None
+    for other in beside(history, case.job, node) if source is not None else ():
         theirs = line_of(history, other.frame)
         if theirs is None or not waits_forever(other) or not other.motion.frozen or not _called_back(other.stack):
             continue
         asks = theirs.text.lstrip().startswith(("with ", "async with "))
-        shared = [lock for lock in theirs.within if asks and lock in source.within and lock in theirs.text]
+        within = source.within if source is not None else ()
+        shared = [lock for lock in theirs.within if asks and lock in within and lock in theirs.text]
         if shared and _one_object(node.frame, other.frame, shared[0]):
-            card = regimes(history, node.pid)[0]
-            silent = min(idle, other.motion.ran_ago_seconds or 0.0)
-            return HeldCallback(chain, other, shared[0], name_of(history, card.uuid), card.source, idle, silent)
+            return other, shared[0]
     return None
 
 
@@ -357,59 +339,67 @@ def _one_object(mine: r.Frame | None, theirs: r.Frame | None, lock: str) -> bool
 
 
 def by_callback(case: Case) -> Outcome:
-    """Fires where a training thread and a callback of its card's stream wait for each other."""
-    found = next((one for chain in case.chains.values() if (one := held_callback(case, chain)) is not None), None)
-    if found is None:
-        return None
-    chain, other = found.chain, found.callback
+    """Fires where a training thread and a callback of its card's stream wait for each other, and that card has nothing to do."""
+    for chain in case.chains.values():
+        found = _held_callback(case, chain)
+        idle = idle_card_seconds(case, chain.start.pid) if found is not None else None
+        if found is not None and idle is not None:
+            return _callback(case, chain, *found, idle)
+    return None
+
+
+def _callback(case: Case, chain: Chain, other: Node, lock: str, idle: float) -> Finding:
+    """Both threads, of which the one holds the lock, and the other one holds up the card for which the first one waits."""
     node, line = chain.start, show(other.frame)
-    result = hung(
+    regime = regimes(case.history, node.pid)[0]
+    card, ran_ago = name_of(case.history, regime.uuid), other.motion.ran_ago_seconds or 0.0
+    waits = f"{card}, which has nothing to do: its stream waits for thread {other.tid}"
+    links = tuple(
+        msgspec.structs.replace(one, waits_for=waits) if (one.pid, one.tid) == (node.pid, node.tid) else one
+        for one in chain.links
+    )
+    last = link(case.history, other, f"{lock}, which {who(chain)} holds", len(links))
+    return hung(
         case,
         DEADLOCKED_LOCKS,
         chain,
-        summary=f"{who(chain)} waits for {found.card}, which has nothing to do, and holds {found.lock}; thread {other.tid} at {line}, "
+        summary=f"{who(chain)} waits for {card}, which has nothing to do, and holds {lock}; thread {other.tid} at {line}, "
         "which native code has called back, waits for that lock for ever: the card's stream goes on when it returns",
         patience=STRUCTURAL_SECONDS,
-        silent=found.silent_seconds,
+        silent=min(idle, ran_ago),
         ceiling=SEEN,
         evidence=(
             case.saw(
                 "thread",
                 f"pid {other.pid} thread {other.tid}",
-                f"a callback asks for {found.lock} at {line}",
-                f"{other.wait.call if other.wait else '?'} without a timeout, last ran {other.motion.ran_ago_seconds or 0.0:.1f} s ago",
+                f"a callback asks for {lock} at {line}",
+                f"{other.wait.call if other.wait else '?'} without a timeout, last ran {ran_ago:.1f} s ago",
                 "callbacks return at once",
                 other.thread_at,
             ),
             case.saw(
-                found.source,
-                found.card,
+                regime.source,
+                card,
                 "has nothing to do while the thread waits for it",
-                f"no kernel for {found.idle_seconds:.1f} s",
+                f"no kernel for {idle:.1f} s",
                 "a card that is waited for is at work",
             ),
             case.saw(
                 "source",
                 show(node.frame) or f"pid {node.pid}",
-                f"stands within {found.lock}",
+                f"stands within {lock}",
                 f"{node.motion.run_share or 0.0:.0%} of a core at one line",
                 "the lock is free while the card is waited for",
             ),
         ),
         but={
             "computing_on_host": "the line waits for the card, and a callback waits for the line",
-            "stuck_kernel": f"no kernel is on {found.card}",
+            "stuck_kernel": f"no kernel is on {card}",
         },
         next=("read the value from the card before the lock is taken, or let the callback take no lock",),
+        culprits=(culprit(node), culprit(other)),
+        links=(*links, last),
     )
-    waits = f"{found.card}, which has nothing to do: its stream waits for thread {other.tid}"
-    links = tuple(
-        msgspec.structs.replace(one, waits_for=waits) if (one.pid, one.tid) == (node.pid, node.tid) else one
-        for one in chain.links
-    )
-    last = link(case.history, other, f"{found.lock}, which {who(chain)} holds", len(links))
-    culprits = (culprit(node), culprit(other))
-    return msgspec.structs.replace(result, culprits=culprits, wait_chain=(*links, last))
 
 
 # The GIL

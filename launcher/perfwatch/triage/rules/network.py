@@ -4,8 +4,6 @@ from collections.abc import Collection
 from itertools import islice
 from shlex import quote
 
-import msgspec
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.hang import hung, named, silent_seconds, who
@@ -206,7 +204,8 @@ def blocked_rendezvous(case: Case) -> Outcome:
         ended, has_ended = departed(case)
         gone = missing(present, seen, size)
         shown = f"{present or seen} of {size or 'an unknown number'}"
-        found = hung(
+        apart = [chain, *late] if late else [one for one in case.chains.values() if one.end.kind == "rendezvous"]
+        return hung(
             case,
             BLOCKED_RENDEZVOUS,
             chain,
@@ -227,10 +226,8 @@ def blocked_rendezvous(case: Case) -> Outcome:
             else _next_at_rendezvous(case, chain),
             culprits=[one for chain in late for one in chain.culprits()]
             or ((ended or blamed(case, gone)) if ended or gone else None),
+            links=[link for one in apart for link in one.links],
         )
-        shown_chains = [chain, *late] if late else [one for one in case.chains.values() if one.end.kind == "rendezvous"]
-        links = tuple(link for one in shown_chains for link in one.links)
-        return msgspec.structs.replace(found, wait_chain=links)
     return None
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from shlex import quote
 
-import msgspec
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.independence import MAY_COME
@@ -63,10 +61,8 @@ class Undrained:
 def blocked_pipe(case: Case) -> Outcome:
     """Fires on a chain that ends in a pipe."""
     for chain in case.still_chains:
-        if (found := undrained(case, chain)) is not None:
-            return _undrained(case, chain, found)
-        if (between := not_read(case, chain)) is not None:
-            return between
+        if (found := not_read(case, chain)) is not None:
+            return _not_read(case, chain, found)
         end = chain.end
         if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
             continue
@@ -101,34 +97,48 @@ def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
     )
 
 
-def _undrained(case: Case, chain: Chain, found: Undrained) -> Finding:
-    """A program's output fills up while its parent waits for it at something else: both stay for ever."""
-    writer, reader = found.writer, found.reader
-    stream, pipe = STREAMS[found.pipe.fd], found.pipe.target
-    told = hung(
+def _not_read(case: Case, chain: Chain, found: Undrained) -> Finding:
+    """Both ends of a full pipe, by name: the reader is blocked elsewhere, often on the writer itself."""
+    writer, reader, end, pipe = found.writer, found.reader, chain.end, found.pipe
+    ended, around = found.ended(case, chain), end.kind == "cycle"
+    certain = around or outlasts(case, end) or (end.kind == "lock" and end.detail != OTHERS_MOVE)
+    next: tuple[str, ...]
+    if around:
+        does = f"is blocked writing to its {STREAMS[pipe.fd]}, a full pipe that pid {reader.pid} does not read; "
+        does += f"pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}"
+        but = {"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"}
+        output = f"{STREAMS[pipe.fd]}=subprocess.DEVNULL or a file, or a thread that reads it all the while"
+        next = (f"where pid {writer.pid} is started: {output}",)
+    else:
+        name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
+        does = f"writes into the full pipe {pipe.target}, which pid {reader.pid} ({name}) does not read: "
+        does += f"it waits for {found.reader_waits_for}"
+        but = {
+            "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
+            "slow_output": "not one write went through meanwhile",
+        }
+        next = (
+            f"ps -o pid,stat,wchan:30,args -p {reader.pid}",
+            "why does it not read? kill it, or write with a time limit",
+        )
+    at = f" at {show(reader.frame)}" if reader.frame is not None else ""
+    blocked = f"it is blocked in {reader.wait.call if reader.wait else '?'}{at}, not on this pipe"
+    holds = f"is full; pid {reader.pid} holds the reading end"
+    both = [culprit(reader), *ended.culprits()]
+    return hung(
         case,
         BLOCKED_PIPE,
-        found.ended(case, chain),
-        summary=f"{who(found.ended(case, chain))} is blocked writing to its {stream}, a full pipe that pid {reader.pid} "
-        f"does not read; pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}",
-        patience=STRUCTURAL_SECONDS,
-        evidence=(
-            case.saw(
-                "pipe",
-                pipe,
-                f"pid {reader.pid} holds the reading end",
-                f"it is blocked in {reader.wait.call if reader.wait else '?'} at {show(reader.frame)}, not on this pipe",
-                f"it reads {stream} too",
-            ),
-        ),
-        but={"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"},
-        next=(
-            f"where pid {writer.pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while",
-        ),
+        ended,
+        summary=f"{who(ended)} {does}",
+        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        silent=None if around else min(silence(case.history, writer) or 0.0, end.silent_seconds or 0.0),
+        ceiling=GUESSED if end.detail == OTHERS_MOVE or end.kind in ("unknown", NATIVE_WAIT) else 1.0,
+        evidence=(case.saw("pipe", pipe.target, holds, blocked, "it is read"),),
+        but=but,
+        next=next,
+        # The line that the training thread is at is where to fix it.
+        culprits=both if not around or reader.pid == chain.start.pid else both[::-1],
     )
-    own = reader.pid == chain.start.pid  # the line that the training thread is at is where to mend it
-    both = (culprit(reader), *told.culprits) if own else (*told.culprits, culprit(reader))
-    return msgspec.structs.replace(told, culprits=both)
 
 
 def _does(opens: bool, writes: bool) -> str:
@@ -200,48 +210,9 @@ def unread(case: Case, chain: Chain) -> Undrained | None:
     return None
 
 
-def of_its_pipe(case: Case, chain: Chain) -> bool:
-    """Whether it is a full pipe that holds everybody up: who does not read it is no child that is merely waited for."""
-    return undrained(case, chain) is not None or unread(case, chain) is not None
-
-
-def not_read(case: Case, chain: Chain) -> Finding | None:
-    """Both ends of such a pipe, by name."""
-    found = unread(case, chain)
-    if found is None:
-        return None
-    writer, reader, end = found.writer, found.reader, chain.end
-    name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
-    certain = outlasts(case, end) or (end.kind == "lock" and end.detail != OTHERS_MOVE)
-    ended = found.ended(case, chain)
-    told = hung(
-        case,
-        BLOCKED_PIPE,
-        ended,
-        summary=f"{who(ended)} writes into the full pipe {found.pipe.target}, which pid {reader.pid} ({name}) does not read: "
-        f"it waits for {found.reader_waits_for}",
-        patience=STRUCTURAL_SECONDS if certain else temporal(case),
-        silent=min(silence(case.history, writer) or 0.0, end.silent_seconds or 0.0),
-        ceiling=GUESSED if end.detail == OTHERS_MOVE or end.kind in ("unknown", NATIVE_WAIT) else 1.0,
-        evidence=(
-            case.saw(
-                "pipe",
-                found.pipe.target,
-                f"is full; pid {reader.pid} holds the reading end",
-                f"it is blocked in {reader.wait.call if reader.wait else '?'}, not on this pipe",
-                "it is read",
-            ),
-        ),
-        but={
-            "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
-            "slow_output": "not one write went through meanwhile",
-        },
-        next=(
-            f"ps -o pid,stat,wchan:30,args -p {reader.pid}",
-            "why does it not read? kill it, or write with a time limit",
-        ),
-    )
-    return msgspec.structs.replace(told, culprits=(culprit(reader), *told.culprits))
+def not_read(case: Case, chain: Chain) -> Undrained | None:
+    """The full pipe that blocks a chain: a reader that does not read it is no child that is merely waited for."""
+    return undrained(case, chain) or unread(case, chain)
 
 
 def held(case: Case, chain: Chain) -> Finding | None:

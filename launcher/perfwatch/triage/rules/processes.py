@@ -2,8 +2,6 @@
 
 from itertools import pairwise, takewhile
 
-import msgspec
-
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends import ended_processes
 from perfwatch.triage.ends.gone import how_it_ended
@@ -14,7 +12,7 @@ from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, outl
 from perfwatch.triage.ranks.groups import unanswered
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.pipes import ASKED, of_its_pipe
+from perfwatch.triage.rules.pipes import ASKED, not_read
 from perfwatch.triage.rules.workers import forked_with_a_lock
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import Rest, at_rest
@@ -184,7 +182,8 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
     """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots, or is missed at a barrier."""
     dead = ended_processes.missed(case, chain, dead)
     how, (lasts, patience) = how_it_ended(case.history, dead[-1]), ended_processes.lasting(case, chain)
-    found = hung(
+    lost = [culprit(node_of(case.history, case.job, pid)) for pid in dead[-ended_processes.SHOWN :]]
+    return hung(
         case,
         DEAD_WORKER,
         chain,
@@ -199,9 +198,8 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
         ceiling=min(INFERRED, lasts.ceiling),
         but={"stuck_worker": "whoever lives and could let it go on waits itself"},
         next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
+        culprits=(*lost, *ended_processes.left(chain, chain.culprits())),
     )
-    lost = tuple(culprit(node_of(case.history, case.job, pid)) for pid in dead[-ended_processes.SHOWN :])
-    return msgspec.structs.replace(found, culprits=(*lost, *ended_processes.left(chain, found.culprits)))
 
 
 def _waiter(chain: Chain) -> str:
@@ -223,7 +221,7 @@ def blocked_child(case: Case) -> Outcome:
             return _blocked_child(case, chain, child, DOZING * temporal(case), rests)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
-        if child is None or of_its_pipe(case, chain):
+        if child is None or not_read(case, chain) is not None:
             continue
         if not (chain.through & ASKED or (chain.through & TALKED_TO and not _worker(case, child))):
             continue
