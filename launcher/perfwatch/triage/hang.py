@@ -21,14 +21,8 @@ from perfwatch_probes.readings import Frame
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that the end does not move, one piece for each kind of witness."""
-    found = (
-        _stack(case, chain),
-        _thread(case, chain),
-        _syscall(case, chain),
-        _socket(case, chain),
-        _process(case, chain),
-    )
-    return tuple(one for one in (*found, _steps(case, chain)) if one is not None)
+    found = (look(case, chain) for look in (_stack, _thread, _syscall, _socket, _process, _steps))
+    return tuple(one for one in found if one is not None)
 
 
 def _shown_by(chain: Chain) -> tuple[Node, str]:
@@ -78,22 +72,15 @@ def _socket(case: Case, chain: Chain) -> Evidence | None:
     node, descriptor = _shown_by(chain)[0], chain.end.descriptor
     if descriptor is None:
         return None
-    entity, sending = f"pid {node.pid} fd {descriptor.fd}", sends(chain.end)
+    sending, socket = sends(chain.end), descriptor.socket
     if sending is not None and (counted := untaken(sending)):
-        claim, observed, healthy = (
-            f"{sending.peer or 'the other end'} does not take what is sent",
-            counted,
-            "it is taken at once",
-        )
-    elif descriptor.socket is not None and (ago := descriptor.socket.received_ago_seconds) is not None:
-        claim, observed, healthy = (
-            f"nothing arrives from {descriptor.socket.peer}",
-            f"last byte {ago:.1f} s ago",
-            "bytes arrive",
-        )
+        claim, expected = f"{sending.peer or 'the other end'} does not take what is sent", "it is taken at once"
+    elif socket is not None and (ago := socket.received_ago_seconds) is not None:
+        claim, expected = f"nothing arrives from {socket.peer}", "bytes arrive"
+        counted = f"last byte {ago:.1f} s ago"
     else:
         return None
-    return case.saw("socket", entity, claim, observed, healthy, node.thread_at)
+    return case.saw("socket", f"pid {node.pid} fd {descriptor.fd}", claim, counted, expected, node.thread_at)
 
 
 def _process(case: Case, chain: Chain) -> Evidence | None:
@@ -116,13 +103,9 @@ def _steps(case: Case, chain: Chain) -> Evidence | None:
 def silent_seconds(case: Case, chain: Chain) -> float:
     """How long the chain has been silent: its end's silence, and never longer than since the last step."""
     silent = chain.end.silent_seconds or 0.0
-    ago = _step_ago(case, chain)
+    progress = case.progress.get(chain.start.pid)
+    ago = progress.steps.ago_seconds if progress is not None and progress.steps is not None else None
     return silent if ago is None else min(silent, ago) if silent else ago
-
-
-def _step_ago(case: Case, chain: Chain) -> float | None:
-    steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
-    return steps.ago_seconds if steps is not None else None
 
 
 def hung(
