@@ -11,11 +11,7 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.work import passed, waited_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.calls import (
-    listed,
-    numbered,
-    rank_of,
-)
+from perfwatch.triage.ranks.calls import listed, numbered, rank_of
 from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.rank_gaps import RankGaps
 from perfwatch.triage.rule import Cause, Rule
