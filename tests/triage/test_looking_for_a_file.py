@@ -8,7 +8,7 @@ import pytest
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.history import History
-from perfwatch.triage.rules.waiting_for_file import UNOWNED
+from perfwatch.triage.rules.files import UNOWNED
 from perfwatch.verdict import Level, Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Thread, Wait
 from tests.recorded import RECORDINGS, load_case

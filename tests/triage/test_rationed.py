@@ -3,7 +3,7 @@
 import pytest
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.rules import stopped
+from perfwatch.triage.rules.processes import stopped
 from perfwatch.verdict import Finding
 from perfwatch_probes.readings import Stack, Thread
 from tests.sessions import session
@@ -23,7 +23,7 @@ def judged(at: float, share: float) -> Finding | None:
                                  voluntary_switches=int(10 * ran), ran_ago_seconds=ago))  # fmt: skip
         history.add(look, Stack(pid=FIRST, tid=FIRST, frames=STEP[0], samples=10, span_seconds=LOOK_SECONDS))
     history.at = at
-    found = stopped.judge(Case(history, session(root_pids=(FIRST,))))
+    found = stopped(Case(history, session(root_pids=(FIRST,))))
     return found if isinstance(found, Finding) else None
 
 

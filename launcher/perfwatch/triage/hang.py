@@ -1,6 +1,6 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -9,25 +9,20 @@ from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in
+from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
-from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Outcome
+from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome
 from perfwatch_probes.readings import Frame
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that the end does not move, one piece for each kind of witness."""
-    found = (
-        _stack(case, chain),
-        _thread(case, chain),
-        _syscall(case, chain),
-        _socket(case, chain),
-        _process(case, chain),
-    )
-    return tuple(one for one in (*found, _steps(case, chain)) if one is not None)
+    found = (look(case, chain) for look in (_stack, _thread, _syscall, _socket, _process, _steps))
+    return tuple(one for one in found if one is not None)
 
 
 def _shown_by(chain: Chain) -> tuple[Node, str]:
@@ -77,22 +72,15 @@ def _socket(case: Case, chain: Chain) -> Evidence | None:
     node, descriptor = _shown_by(chain)[0], chain.end.descriptor
     if descriptor is None:
         return None
-    entity, sending = f"pid {node.pid} fd {descriptor.fd}", sends(chain.end)
+    sending, socket = sends(chain.end), descriptor.socket
     if sending is not None and (counted := untaken(sending)):
-        claim, observed, healthy = (
-            f"{sending.peer or 'the other end'} does not take what is sent",
-            counted,
-            "it is taken at once",
-        )
-    elif descriptor.socket is not None and (ago := descriptor.socket.received_ago_seconds) is not None:
-        claim, observed, healthy = (
-            f"nothing arrives from {descriptor.socket.peer}",
-            f"last byte {ago:.1f} s ago",
-            "bytes arrive",
-        )
+        claim, expected = f"{sending.peer or 'the other end'} does not take what is sent", "it is taken at once"
+    elif socket is not None and (ago := socket.received_ago_seconds) is not None:
+        claim, expected = f"nothing arrives from {socket.peer}", "bytes arrive"
+        counted = f"last byte {ago:.1f} s ago"
     else:
         return None
-    return case.saw("socket", entity, claim, observed, healthy, node.thread_at)
+    return case.saw("socket", f"pid {node.pid} fd {descriptor.fd}", claim, counted, expected, node.thread_at)
 
 
 def _process(case: Case, chain: Chain) -> Evidence | None:
@@ -115,63 +103,59 @@ def _steps(case: Case, chain: Chain) -> Evidence | None:
 def silent_seconds(case: Case, chain: Chain) -> float:
     """How long the chain has been silent: its end's silence, and never longer than since the last step."""
     silent = chain.end.silent_seconds or 0.0
-    ago = _step_ago(case, chain)
+    progress = case.progress.get(chain.start.pid)
+    ago = progress.steps.ago_seconds if progress is not None and progress.steps is not None else None
     return silent if ago is None else min(silent, ago) if silent else ago
-
-
-def _step_ago(case: Case, chain: Chain) -> float | None:
-    steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
-    return steps.ago_seconds if steps is not None else None
 
 
 def hung(
     case: Case,
-    cause: str,
+    cause: Cause,
     chain: Chain,
     *,
-    owner: str,
     summary: str,
     patience: float,
+    owner: str = "",
     silent: float | None = None,
     evidence: tuple[Evidence, ...] = (),
-    alternatives: tuple[Alternative, ...] = (),
+    but: Mapping[str, str] | None = None,
     next: tuple[str, ...] = (),
     ceiling: float = 1.0,
+    culprits: Iterable[Culprit] | None = None,
+    links: Iterable[Link] | None = None,
 ) -> Finding:
     """A hang with its chain, its witnesses and its countdown.
 
-    The confidence follows from how many independent sources show that nothing moves; ``ceiling`` caps it where a rule infers
-    rather than sees. Who holds a lock from outside of the job is watched first, and is not known to stay. What stood for as long as the
-    looks at the hosts lie apart stood in all of them at once.
+    The confidence follows from how many independent sources show that nothing moves. What stood for as long as the samples of the hosts
+    lie apart stood in all of them at once. A process outside of the job that holds a lock is watched first.
+
+    Args:
+        but: the causes that it is not, and why.
+        ceiling: of the confidence, where a rule infers rather than sees.
+        culprits: where they are not the ends of the chain.
+        links: where more is to be shown than the chain.
     """
     shown = evidence + witnesses(case, chain)
-    confidence = certainty_of_a_hang(shown)
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
     apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
     if moved is not None and apart and chain.start.wait is not None:
-        waited = min(waited, moved)  # whatever the end does: until then somebody still let the training thread go on
+        waited = min(waited, moved)  # whatever the end does: until then the training thread was unblocked now and then
+    left = max(patience, case.apart_seconds) - waited
+    decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
     return Finding(
-        cause=cause,
+        cause=cause.name,
         state="hung",
         summary=summary,
-        confidence=min(confidence, ceiling, outside.ceiling(case, chain.end)),
-        owner=owner,
-        culprits=chain.culprits(),
-        wait_chain=chain.links,
+        confidence=min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end)),
+        owner=owner or cause.owner,
+        culprits=chain.culprits() if culprits is None else tuple(culprits),
+        wait_chain=chain.links if links is None else tuple(links),
         evidence=shown,
-        alternatives=alternatives,
+        alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (but or {}).items()),
         next=next,
         silent_seconds=round(waited, 1),
-        decides_in_seconds=round(
-            max(
-                0.0,
-                max(patience, case.apart_seconds) - waited,
-                outside.unwatched_seconds(case, chain.end),
-                settles_in(case, chain),
-            ),
-            1,
-        ),
+        decides_in_seconds=round(decides_in, 1),
     )
 
 
@@ -204,6 +188,13 @@ def who(chain: Chain) -> str:
         return f"{rank}child process {node.pid}{at}"
     thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
     return f"{rank}{thread} of pid {node.pid}{at}"
+
+
+def named(node: Node, pid: int) -> str:
+    """A thread with its line, as seen from process ``pid``: ``thread reader at read (data.py:7)``."""
+    where = "" if node.pid == pid else f" of pid {node.pid}"
+    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "the main thread"
+    return f"{thread}{where}" + (f" at {show(node.frame)}" if node.frame is not None else "")
 
 
 def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:

@@ -23,7 +23,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import show, user_frames
-from perfwatch.verdict import Alternative, Evidence, Outcome
+from perfwatch.verdict import Evidence, Outcome
 
 # A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
@@ -59,17 +59,14 @@ def caught(case: Case, cause: Cause, chain: Chain, within: Within) -> Outcome:
     stays, sampled = f"stays in one loop of one {within.called}", f"{within.samples} samples, all of that loop"
     found = hung(
         case,
-        cause.name,
+        cause,
         chain,
-        owner=cause.owner,
         summary=f"{who(chain)} does not come out of its loop, within one {within.called}",
         patience=patience,
         silent=within.seconds,
         evidence=_stays(case, chain, stays, sampled, "other parts of a step in between", "steps"),
         ceiling=sure if enough else ONE_SOURCE,
-        alternatives=(
-            Alternative(cause="evaluating", refuted_by="no other part of the model, no other batch was seen"),
-        ),
+        but={"evaluating": "no other part of the model, no other batch was seen"},
         next=look_at(within.frame),
     )
     return with_loop(found, chain.start, within.frame)
@@ -95,17 +92,14 @@ def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
     sampled = f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}"
     return hung(
         case,
-        cause.name,
+        cause,
         chain,
-        owner=cause.owner,
         summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {loop.seconds:.0f} s",
         patience=loop.told_seconds,
         silent=loop.seconds,
         evidence=_stays(case, chain, f"stays in its while loop at {show(loop.frame)}", sampled, ended, "updates"),
         ceiling=UNENDED if sure else ONE_SOURCE,
-        alternatives=(
-            Alternative(cause="evaluating", refuted_by="time alone: no evaluation was seen to take so long"),
-        ),
+        but={"evaluating": "time alone: no evaluation was seen to take so long"},
         next=look_at(loop.frame),
     )
 
@@ -142,15 +136,14 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         sure = INFERRED
     found = hung(
         case,
-        cause.name,
+        cause,
         chain,
-        owner=cause.owner,
         summary=f"{who(chain)} runs Python without making a step",
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
         ceiling=min(lasts.ceiling, sure),
-        alternatives=(Alternative(cause="computing_on_host", refuted_by="time alone: longer than the patience"),),
+        but={"computing_on_host": "time alone: longer than the patience"},
         next=look_at(chain.end.node.frame),
     )
     return with_loop(found, chain.end.node, loop.frame)

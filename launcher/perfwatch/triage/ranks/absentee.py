@@ -1,4 +1,4 @@
-"""Ranks that others wait for: what keeps one away, whether that may end by itself, which were not seen at all, and how that is reported.
+"""Ranks that others wait for: what keeps one away, whether that may end by itself, and how that is reported.
 
 A rank that has not come stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it. Of
 a job on many hosts ``AbsentRanks`` knows what became of each host, which no recording of one machine does. No process has looked at the
@@ -12,16 +12,14 @@ from typing import Protocol
 
 from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
-from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.graph.decide import fate_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.hang import named, silent_seconds, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
-from perfwatch.triage.moving.motion import WINDOW_SECONDS as LATELY_SECONDS
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.work import moves_data, waited_on
+from perfwatch.triage.moving.work import moves_data
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -32,29 +30,26 @@ from perfwatch.triage.ranks.calls import (
     leaves,
     listed,
     may_join_beside,
-    numbered,
     over,
     rank_of,
     silent,
 )
 from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.placement import RankGaps, rank_ranges
+from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import awaited as what_it_awaits
-from perfwatch.triage.waits.native_waits import OF_GLOO
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node, culprit, node_of
-from perfwatch.triage.waits.releasing import named
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome, doing
-from perfwatch_probes.readings import Descriptor, Process, Stack, Thread
+from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome, doing
+from perfwatch_probes.readings import Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
 SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
@@ -63,7 +58,6 @@ OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_de
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
-GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
 NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
 LAST_WORDS = "look for the last words of the rank in the job's log"
 
@@ -347,86 +341,6 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
-
-
-# Ranks of which nothing was seen
-
-
-def whole(case: Case) -> bool:
-    """True if all ranks that the job says it has are seen, and it says how many."""
-    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
-
-
-def missing(present: list[int], seen: int, size: int | None) -> RankGaps:
-    """The ranks that are not here, where all that are have their numbers; else none."""
-    ranks = RankGaps(present, size)
-    return ranks if len(ranks) == (size or 0) - seen else RankGaps((), 0)
-
-
-def have_met(case: Case) -> bool:
-    """True if all ranks were there once: torch makes gloo's workers once each is connected to every other (ProcessGroupGloo.cpp)."""
-    return any(one.name.startswith(OF_GLOO) for one in _threads(case))
-
-
-def blamed(case: Case, ranks: Collection[int]) -> tuple[Culprit, ...]:
-    """The ranks that should be here; none of a job on several machines, or of one that is not seen whole."""
-    here = {rank.process.local_world_size for rank in case.ranks}
-    elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
-    if elsewhere or case.lacks("ranks"):
-        return ()
-    return tuple(Culprit(pid=0, rank=rank) for rank in islice(ranks, SHOWN))
-
-
-def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
-    """The ranks that have ended while others are here, and that in words: ``; rank 2 (pid 7) has ended (exited with code 0)``."""
-    ended = [rank for rank in case.job.ranks if not rank.alive][:SHOWN]
-    told = ((rank, how_it_ended(case.history, rank.pid)) for rank in ended)
-    words = (f"; rank {rank.rank} (pid {rank.pid}) has ended{f' ({how})' if how else ''}" for rank, how in told)
-    return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
-
-
-def absent(case: Case, present: list[int], seen: int, size: int) -> str:
-    """That some are not there, in words: have not come, or were there and are gone."""
-    where = "not on this machine or not there at all"
-    if unseen := case.lacks("ranks"):
-        where = f"not seen here: {unseen.reason}"
-    elif have_met(case):
-        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
-    ranks = missing(present, seen, size)
-    if not ranks or len(ranks) > SHOWN:
-        return f"{size - seen} of {size} ranks are {where}"
-    return f"{numbered(list(ranks))} of {size} {'is' if len(ranks) == 1 else 'are'} {where}"
-
-
-def awaited(case: Case, chain: Chain) -> str:
-    """What a rank waits for, where none is seen to stand elsewhere."""
-    if chain.end.detail == "store":
-        return "a key in the store that no rank has set"
-    if not whole(case):
-        return "the other ranks to appear"
-    places: dict[str, int | None] = {}
-    for rank in case.ranks:
-        names = rank.process.environment
-        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
-    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:SHOWN])
-    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
-    return f"the others, though all {len(case.ranks)} ranks are here{told}"
-
-
-def _lead_nowhere_else(case: Case) -> bool:
-    """True if every connection of gloo's that was seen leads to a rank that is here: it keeps one to each that lives."""
-    history = case.history
-    loops = [(one.pid, one.tid) for one in _threads(case) if one.name.startswith(GLOO_CONNECTIONS)]
-    watched = {(pid, fd) for pid, tid in loops for fd in waited_on(history, pid, tid, LATELY_SECONDS)}
-    files = [history.latest(Descriptor, *key) for key in watched]
-    sockets = [file.reading.socket for file in files if file is not None and file.reading.socket is not None]
-    established = [one for one in sockets if one.state == "ESTABLISHED"]
-    return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
-
-
-def _threads(case: Case) -> list[Thread]:
-    looks = [case.history.latest(Thread, *key) for rank in case.ranks for key in case.history.of(Thread, rank.pid)]
-    return [look.reading for look in looks if look is not None]
 
 
 # Jobs on many hosts

@@ -25,7 +25,7 @@ from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link
+from perfwatch.verdict import Culprit, Evidence, Finding, Link
 from perfwatch_probes.readings import SourceLine, Stack
 
 COMPARE = "compare the named lines: which condition sends the ranks apart?"
@@ -192,24 +192,24 @@ def hang_between(
         culprits: in the order in which they are named; else the places, or where the chains end.
         refuted: by cause, why it is none of that.
     """
-    found = hung(
+    blamed = [place.culprit for place in (places if culprits is None else culprits)]
+    if culprits is None and not places:
+        blamed = [one for chain in chains for one in chain.culprits()]
+    return hung(
         case,
-        cause.name,
+        cause,
         chains[0],
-        owner=owner or cause.owner,
+        owner=owner,
         summary=summary,
         patience=patience,
         silent=stood,
         ceiling=ceiling,
         evidence=evidence,
-        alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (refuted or {}).items()),
+        but=refuted,
         next=advice,
+        culprits=blamed,
+        links=links(case, chains, {place.rank: place.call for place in places}),
     )
-    blamed = tuple(place.culprit for place in (places if culprits is None else culprits))
-    if culprits is None and not places:
-        blamed = tuple(one for chain in chains for one in chain.culprits())
-    calls = {place.rank: place.call for place in places}
-    return msgspec.structs.replace(found, culprits=blamed, wait_chain=links(case, chains, calls))
 
 
 # mpi4py

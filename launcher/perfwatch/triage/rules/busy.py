@@ -28,6 +28,7 @@ from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rules.workers import through_a_queue, without_a_batch
 from perfwatch.triage.shares.data import producers, starving, works
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
 from perfwatch.triage.shares.saving import SYNCS
@@ -54,7 +55,6 @@ from perfwatch.triage.shares.training import (
     without_gradients,
 )
 from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, Facts, Line, Saw, samples
-from perfwatch.triage.waits.batches import through_a_queue, without_a_batch
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit

@@ -23,10 +23,10 @@ from perfwatch.triage.ranks.calls import (
 from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
 from perfwatch.triage.ranks.same_call import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rules.locks import held_up, partners
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import culprit
 from perfwatch.triage.waits.other_end import ask
-from perfwatch.triage.waits.releasing import held_up, partners
 from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome
 from perfwatch_probes.readings import Communicator, Network, Process, Stack, Thread
 

@@ -16,14 +16,14 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.same_call import stands_out
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rules.locks import stands_in_sync
 from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
-from perfwatch.triage.waits.callbacks import stands_in_sync
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Abstention, Alternative, Evidence, Finding, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence, Process, Thread
 
 STUCK_KERNEL = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
@@ -97,17 +97,14 @@ def driver_unresponsive(case: Case) -> Outcome:
         alone = not (errors or inside or lost)  # with our own call alone it may only be busy
         return hung(
             case,
-            DRIVER_UNRESPONSIVE.name,
+            DRIVER_UNRESPONSIVE,
             chain,
-            owner=DRIVER_UNRESPONSIVE.owner,
             summary=("" if lost else "the GPU driver does not answer: ") + said,
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
             ceiling=min(binding, HIGH if alone else 1.0),
-            alternatives=(
-                Alternative(cause="stuck_kernel", refuted_by="there the driver answers and shows a resident kernel"),
-            ),
+            but={"stuck_kernel": "there the driver answers and shows a resident kernel"},
             next=("dmesg | grep -i xid, then drain the node and reset the card",),
         )
     return None
@@ -146,23 +143,21 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         card.shown(),
         baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident",
     )
-    unlike = (
-        ("gpu_bound", "nothing moves to or from the card's memory, the host or another card"),
-        ("endless_python", f"a kernel is resident on {name}, and the line waits for it"),
-    )
     guessed = () if certain else (inferred(case, chain.start.pid),)
     found = hung(
         case,
-        STUCK_KERNEL.name,
+        STUCK_KERNEL,
         chain,
-        owner=STUCK_KERNEL.owner,
         summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
         f"{who(chain)} waits for it",
         patience=patience,
         silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
         evidence=(flat, *evidence, _spins(case, chain.end.node), *guessed),
         ceiling=min(basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if by_units else MEDIUM),
-        alternatives=tuple(Alternative(cause=cause, refuted_by=why) for cause, why in unlike),
+        but={
+            "gpu_bound": "nothing moves to or from the card's memory, the host or another card",
+            "endless_python": f"a kernel is resident on {name}, and the line waits for it",
+        },
         next=(
             f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
             "compute-sanitizer --tool synccheck python ... on a short run",
@@ -243,9 +238,8 @@ def _idle_stream(case: Case) -> Finding | None:
         )
         return hung(
             case,
-            STUCK_KERNEL.name,
+            STUCK_KERNEL,
             chain,
-            owner=STUCK_KERNEL.owner,
             summary=f"{who(chain)} waits for {name}, which has had nothing to do for {idle:.0f} s: its stream waits for a value in "
             "memory, an event or a host function",
             patience=temporal(case),
@@ -255,9 +249,7 @@ def _idle_stream(case: Case) -> Finding | None:
                 case.saw(card.source, name, claim, nothing, "a kernel resident while a thread waits"),
                 _spins(case, node),
             ),
-            alternatives=(
-                Alternative(cause="computing_on_host", refuted_by=f"{line} calls nothing that computes on the host"),
-            ),
+            but={"computing_on_host": f"{line} calls nothing that computes on the host"},
             next=(
                 f"look at what the streams were told to wait for before {line}",
                 "cuda-gdb -p PID, then: info cuda streams",

@@ -17,6 +17,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, Budget, budget
 from perfwatch.triage.shares.data import awaits_data
+from perfwatch.triage.shares.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, native_python_share, python_called_back
@@ -33,7 +34,6 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates, without_gradients_at
 from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
-from perfwatch.triage.waits.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing

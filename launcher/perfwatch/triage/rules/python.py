@@ -14,6 +14,7 @@ from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.data import starving, turns
+from perfwatch.triage.shares.gil import kept_from_gil
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import (
@@ -56,7 +57,6 @@ from perfwatch.triage.slowness import (
     slow,
     working,
 )
-from perfwatch.triage.waits.gil import kept_from_gil
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.code import calling_line, line_of, lock_taken

@@ -15,6 +15,5 @@ devices         a GPU
 polling         a file that it looks for
 ==============  =============================================================================================
 
-The others read a whole case, for the rules: ``releasing`` (deadlocks), ``callbacks`` (deadlocks with a callback of CUDA), ``pipes``,
-``napping``, ``batches`` (what workers deliver), ``outside`` (processes outside of the job) and ``gil``.
+Two others read a whole case, for the rules: ``napping`` (children that only sleep and ask) and ``outside`` (processes outside of the job).
 """

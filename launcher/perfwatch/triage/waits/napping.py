@@ -6,21 +6,13 @@ A program that naps itself uses nothing. A shell cannot: it starts ``sleep``, an
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, who
-from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
-from perfwatch.triage.moving.motion import BURSTS, bursts, moves
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, STIRS_SHARE, USAGE_SECONDS
 from perfwatch.triage.moving.work import Work, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
-from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import silence
-from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.words.code import retries
-from perfwatch.triage.words.frames import any_tag, show
-from perfwatch.verdict import Alternative, Evidence, Outcome
+from perfwatch.verdict import Evidence
 from perfwatch_probes.readings import Process, ProcessUsage
 
 NAPS = "sleep"  # the program by which a script rests
@@ -28,8 +20,6 @@ BRIEF_SECONDS = 5.0  # of age: an older one that is no nap has something to do o
 ENOUGH_SEEN = 5  # brief programs, in looks a second apart
 MOSTLY = 0.7  # of those: between two tries of a service it sleeps longer than it tries
 SEEN_SECONDS = 60.0
-NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
-OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 
 @dataclass(frozen=True)
@@ -97,34 +87,3 @@ def _evidence(case: Case, chain: Chain, child: Member, said: str) -> tuple[Evide
 def _age(case: Case, pid: int) -> float:
     seen = case.history.latest(Process, pid)
     return 0.0 if seen is None else (seen.reading.age_seconds or 0.0) + case.at - seen.at
-
-
-def naps(case: Case, cause: Cause, chain: Chain) -> Outcome:
-    """It sleeps a little at one and the same line, again and again, and does nothing in between."""
-    node = chain.end.node
-    rank = case.job.members[chain.start.pid]
-    lasts = lull(case, rank, chain.end.silent_seconds or 0.0, temporal(case))
-    silent = lasts.seconds
-    if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
-        return None  # of several ranks the others tell whether this one is missed
-    if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
-        return None  # it is let go on now and then, too briefly for a sample to see what it does
-    if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
-        return None
-    if not only_asks(case.history, node) or (node.stack is not None and retries(case.history, node.stack)):
-        return None
-    return hung(
-        case,
-        cause.name,
-        chain,
-        owner=cause.owner,
-        summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
-        patience=temporal(case),
-        silent=silent,
-        evidence=lasts.evidence,
-        ceiling=GUESSED,
-        alternatives=(
-            Alternative(cause="waiting_for_file", refuted_by="no call that looks at a file is in that loop"),
-        ),
-        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
-    )

@@ -37,8 +37,13 @@ def in_native_code(history: History, node: Node) -> bool:
         return False
     line = line_of(history, inner)
     if line is None:
-        return not is_user(inner) or not all(map(_parked, _native(history, node.pid)))
+        return not is_user(inner) or not all_parked(history, node.pid)
     return not line.text.startswith(("with ", "async with ")) and "acquire" not in names(line.calls)
+
+
+def all_parked(history: History, pid: int) -> bool:
+    """True if every thread of a process without a Python frame is blocked in a futex without a timeout."""
+    return all(map(_parked, _native(history, pid)))
 
 
 def nobody_left(history: History, node: Node) -> bool:

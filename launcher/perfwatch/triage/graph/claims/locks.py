@@ -13,24 +13,14 @@ from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, HELD, awaited
-from perfwatch.triage.waits.native_waits import of_gloo, reduces
-from perfwatch.triage.waits.node import Node, node_of, waited_on
+from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, bringers, holds
+from perfwatch.triage.waits.native_waits import all_parked, of_gloo, reduces
+from perfwatch.triage.waits.node import Node, node_of, threads_of, waited_on
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import line_of, lock_taken, names
-from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, user_frames
+from perfwatch.triage.words.frames import inner_frames, is_standard, is_user
 from perfwatch_probes import readings as r
 
-# by the method that waits: the methods that release it
-RELEASED_BY = {
-    "get": ("put", "put_nowait"),
-    "put": ("get", "get_nowait"),
-    "join": ("task_done",),
-    "wait": ("set", "notify", "notify_all"),
-    "wait_for": ("set", "notify", "notify_all"),
-    "acquire": ("release",),
-    "result": ("set_result", "set_exception"),
-}
 # Signals whose handlers release waits; the others (SIGINT, SIGTERM, crashes) end the process.
 TELLING = (
     signal.SIGUSR1,
@@ -43,7 +33,7 @@ TELLING = (
 )
 KERNEL_FILES = ("timerfd", "inotify", "signalfd", "eventfd")
 LIBRARY_THREADS = (*GROUP_THREADS, "TP_", "pt_", "cuda", "NCCL", "nccl", "gloo", "jemalloc", "kineto", "iou-")
-A_QUEUE, A_CONDITION = "an item in a queue", "a condition or an event"
+A_QUEUE = "an item in a queue"
 
 
 def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -61,9 +51,9 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     others = other_threads(built.history, built.job, node)
     if what == A_LOCK:
         taken = lock_taken(line_of(built.history, node.frame))
-        owners = [one for one in others if taken and _is_within(built, one, taken)]
+        owners = [one for one in others if taken and holds(built.history, one, taken)]
     else:
-        owners = _releasers_by_text(built, node, others)
+        owners = bringers(built.history, node, others)
     for other in owners:
         role = Role.HOLDS if what == A_LOCK else Role.PROVIDES
         built.graph.claim(built.thread(other.pid, other.tid), resource, role, Basis.TEXT)
@@ -97,7 +87,7 @@ def _unseen_releaser(built: Builder, node: Node, what: str, native: bool, gone: 
     if wait is not None and not wait.forever:
         return "it has a timeout"
     at_own_line = node.stack is not None and node.stack.frames[:1] == (node.frame,)
-    if at_own_line and line_of(built.history, node.frame) is None and not _all_parked(built, node):
+    if at_own_line and line_of(built.history, node.frame) is None and not all_parked(built.history, node.pid):
         return "its line was not read"
     if wait is not None and wait.kind == "poll" and (outside := _file_of_others(built, node)):
         return outside
@@ -155,7 +145,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
     if any(not (file.kind == "eventfd" and file.writers) for file in kernel):
         return "a timer or watch of the kernel"
     known = set(python_threads(history, node.pid))
-    looks = _threads(built, node.pid)
+    looks = threads_of(history, node.pid)
     with_nccl = any(one.name.startswith("pt_nccl") for one in looks)
     if any(tid not in known for tid in _stale(built, node.pid)):
         return Unread("a thread that was not sampled lately")
@@ -185,25 +175,6 @@ def _stale(built: Builder, pid: int) -> list[int]:
     ]
 
 
-def _threads(built: Builder, pid: int) -> list[r.Thread]:
-    """Of a process, as they were last sampled."""
-    looks = (built.history.latest(r.Thread, *key) for key in built.history.of(r.Thread, pid))
-    return [one.reading for one in looks if one is not None]
-
-
-def _all_parked(built: Builder, node: Node) -> bool:
-    """True if every thread of its process that Python does not know is blocked in a futex without a timeout."""
-    history = built.history
-    known = python_threads(history, node.pid)
-    looks = _threads(built, node.pid)
-    native = [
-        one
-        for one in looks
-        if (one.state not in ("X", "Z") and not history.of(r.Stack, one.pid)) or one.tid not in known
-    ]
-    return all(one.wait is not None and one.wait.kind == "futex" and one.wait.forever for one in native)
-
-
 def _by_method(built: Builder, node: Node, what: str) -> str:
     """What looks like a lock may be a queue or an event made in C: the method that the line calls shows which."""
     if what != A_LOCK or node.stack is None or not node.stack.frames or node.stack.frames[0] != node.frame:
@@ -221,35 +192,3 @@ def _kind(what: str) -> Kind:
     if what == A_BARRIER:
         return Kind.BARRIER
     return Kind.QUEUE if "queue" in what else Kind.JOIN if "end" in what else Kind.CONDITION
-
-
-def _is_within(built: Builder, node: Node, lock: str) -> bool:
-    """True if a thread is inside of a ``with`` block of the lock, and not at its first line."""
-    if node.stack is None:
-        return False
-    frames = user_frames(node.stack)
-    if lock_taken(line_of(built.history, node.frame)) == lock:
-        frames = frames[1:]
-    return any((one := line_of(built.history, frame)) is not None and lock in names(one.within) for frame in frames)
-
-
-def _releasers_by_text(built: Builder, node: Node, others: list[Node]) -> list[Node]:
-    """Threads in functions that call the releasing method of an object of the same name."""
-    line = line_of(built.history, node.frame)
-    asked = {_split(call) for call in (line.calls if line is not None else ())}
-    wanted = {(name, give) for name, method in asked if name for give in RELEASED_BY.get(method, ())}
-    found = []
-    for one in others:
-        lines = [line_of(built.history, frame) for frame in user_frames(one.stack)] if one.stack is not None else []
-        calls = {
-            call for known in lines if known is not None for call in (*known.calls, *known.loop_calls, *known.gives)
-        }
-        if wanted & {_split(call) for call in calls}:
-            found.append(one)
-    return found
-
-
-def _split(call: str) -> tuple[str, str]:
-    """The last part of an object's name, and the method: ``self.queue.get`` gives ``queue, get``."""
-    owner, _, method = call.rpartition(".")
-    return owner.rpartition(".")[2], method

@@ -6,26 +6,30 @@ worker of a loader or a pool that does not take what it is sent is ``stuck_worke
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-
-import msgspec
+from shlex import quote
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, who
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.present import open_file
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import STREAMS
 from perfwatch.triage.waits.node import NATIVE_WAIT, STDIN, End, Node, culprit, node_of, silence, waited_on
 from perfwatch.triage.waits.outside import asks_elsewhere
-from perfwatch.triage.waits.releasing import ASKED
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_for
+from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import user_frame
-from perfwatch.verdict import Alternative, Finding, Link
-from perfwatch_probes.readings import Descriptor, Stack
+from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.verdict import Finding, Link, Outcome
+from perfwatch_probes.readings import Descriptor, Stack, Thread
 
+BLOCKED_PIPE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
+
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 OUTPUTS = (1, 2)
 ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why nobody reads
 GUESSED = 0.7  # the reader may go on: other threads of it move, or what it waits for could not be seen
@@ -52,6 +56,95 @@ class Undrained:
             others=(self.reader.pid,),
         )
         return replace(chain, ends=(end,))
+
+
+def blocked_pipe(case: Case) -> Outcome:
+    """Fires on a chain that ends in a pipe."""
+    for chain in case.still_chains:
+        if (found := not_read(case, chain)) is not None:
+            return _not_read(case, chain, found)
+        end = chain.end
+        if end.kind not in ("pipe_full", "pipe_empty") or not end.still or "child" in chain.through:
+            continue
+        if "pool" in chain.through and idle(end.node):
+            continue  # a worker of a pool that waits for its next task
+        asks = end.kind == "pipe_empty" and asks_once(case, chain)
+        if not asks and wakes_soon(case, end):
+            continue
+        return held(case, chain) or _of_pipe(case, chain, asks)
+    return None
+
+
+def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
+    """Of a pipe that stays as it is; ``asks``: the program put a question to whoever is at the other end."""
+    end, pipe, wait = chain.end, chain.end.descriptor, chain.end.node.wait
+    opens = wait is not None and wait.kind == "open"
+    writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
+    missing, may_come = other_end(case, end, opens=opens, writes=writes)
+    name = pipe.target if pipe else end.detail
+    stream = STREAMS.get(pipe.fd) if pipe else None
+    which = f" ({stream})" if stream else ""
+    return hung(
+        case,
+        BLOCKED_PIPE,
+        chain,
+        summary=f"{who(chain)} {'waits for an answer on' if asks else _does(opens, writes)} {name}{which}; {missing}",
+        patience=STRUCTURAL_SECONDS if asks or not may_come else temporal(case),
+        ceiling=MAY_COME if may_come else 1.0,
+        evidence=(case.saw("pipe", name, "the other end", missing, "it is read" if writes else "it is written to"),),
+        but={"slow_output": "not one write went through meanwhile"},
+        next=(f"ls -l {quote(name)}" if name.startswith("/") else f"ls -l /proc/{end.node.pid}/fd",),
+    )
+
+
+def _not_read(case: Case, chain: Chain, found: Undrained) -> Finding:
+    """Both ends of a full pipe, by name: the reader is blocked elsewhere, often on the writer itself."""
+    writer, reader, end, pipe = found.writer, found.reader, chain.end, found.pipe
+    ended, around = found.ended(case, chain), end.kind == "cycle"
+    certain = around or outlasts(case, end) or (end.kind == "lock" and end.detail != OTHERS_MOVE)
+    next: tuple[str, ...]
+    if around:
+        does = f"is blocked writing to its {STREAMS[pipe.fd]}, a full pipe that pid {reader.pid} does not read; "
+        does += f"pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}"
+        but = {"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"}
+        output = f"{STREAMS[pipe.fd]}=subprocess.DEVNULL or a file, or a thread that reads it all the while"
+        next = (f"where pid {writer.pid} is started: {output}",)
+    else:
+        name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
+        does = f"writes into the full pipe {pipe.target}, which pid {reader.pid} ({name}) does not read: "
+        does += f"it waits for {found.reader_waits_for}"
+        but = {
+            "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
+            "slow_output": "not one write went through meanwhile",
+        }
+        next = (
+            f"ps -o pid,stat,wchan:30,args -p {reader.pid}",
+            "why does it not read? kill it, or write with a time limit",
+        )
+    at = f" at {show(reader.frame)}" if reader.frame is not None else ""
+    blocked = f"it is blocked in {reader.wait.call if reader.wait else '?'}{at}, not on this pipe"
+    holds = f"is full; pid {reader.pid} holds the reading end"
+    both = [culprit(reader), *ended.culprits()]
+    return hung(
+        case,
+        BLOCKED_PIPE,
+        ended,
+        summary=f"{who(ended)} {does}",
+        patience=STRUCTURAL_SECONDS if certain else temporal(case),
+        silent=None if around else min(silence(case.history, writer) or 0.0, end.silent_seconds or 0.0),
+        ceiling=GUESSED if end.detail == OTHERS_MOVE or end.kind in ("unknown", NATIVE_WAIT) else 1.0,
+        evidence=(case.saw("pipe", pipe.target, holds, blocked, "it is read"),),
+        but=but,
+        next=next,
+        # The line that the training thread is at is where to fix it.
+        culprits=both if not around or reader.pid == chain.start.pid else both[::-1],
+    )
+
+
+def _does(opens: bool, writes: bool) -> str:
+    if opens:
+        return f"waits to open for {'writing' if writes else 'reading'} the FIFO"
+    return "writes into the full pipe" if writes else "reads the empty pipe"
 
 
 def undrained(case: Case, chain: Chain) -> Undrained | None:
@@ -117,51 +210,9 @@ def unread(case: Case, chain: Chain) -> Undrained | None:
     return None
 
 
-def of_its_pipe(case: Case, chain: Chain) -> bool:
-    """Whether it is a full pipe that holds everybody up: who does not read it is no child that is merely waited for."""
-    return undrained(case, chain) is not None or unread(case, chain) is not None
-
-
-def not_read(case: Case, chain: Chain) -> Finding | None:
-    """Both ends of such a pipe, by name."""
-    found = unread(case, chain)
-    if found is None:
-        return None
-    writer, reader, end = found.writer, found.reader, chain.end
-    name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
-    certain = outlasts(case, end) or (end.kind == "lock" and end.detail != OTHERS_MOVE)
-    ended = found.ended(case, chain)
-    told = hung(
-        case,
-        "blocked_pipe",
-        ended,
-        owner="user_code",
-        summary=f"{who(ended)} writes into the full pipe {found.pipe.target}, which pid {reader.pid} ({name}) does not read: "
-        f"it waits for {found.reader_waits_for}",
-        patience=STRUCTURAL_SECONDS if certain else temporal(case),
-        silent=min(silence(case.history, writer) or 0.0, end.silent_seconds or 0.0),
-        ceiling=GUESSED if end.detail == OTHERS_MOVE or end.kind in ("unknown", NATIVE_WAIT) else 1.0,
-        evidence=(
-            case.saw(
-                "pipe",
-                found.pipe.target,
-                f"is full; pid {reader.pid} holds the reading end",
-                f"it is blocked in {reader.wait.call if reader.wait else '?'}, not on this pipe",
-                "it is read",
-            ),
-        ),
-        alternatives=(
-            Alternative(
-                cause="blocked_child", refuted_by=f"pid {writer.pid} waits for room in the pipe, not for an end"
-            ),
-            Alternative(cause="slow_output", refuted_by="not one write went through meanwhile"),
-        ),
-        next=(
-            f"ps -o pid,stat,wchan:30,args -p {reader.pid}",
-            "why does it not read? kill it, or write with a time limit",
-        ),
-    )
-    return msgspec.structs.replace(told, culprits=(culprit(reader), *told.culprits))
+def not_read(case: Case, chain: Chain) -> Undrained | None:
+    """The full pipe that blocks a chain: a reader that does not read it is no child that is merely waited for."""
+    return undrained(case, chain) or unread(case, chain)
 
 
 def held(case: Case, chain: Chain) -> Finding | None:
@@ -172,14 +223,11 @@ def held(case: Case, chain: Chain) -> Finding | None:
     stream = f" ({STREAMS[terminal.fd]})" if terminal.fd in STREAMS else ""
     return hung(
         case,
-        "blocked_pipe",
+        BLOCKED_PIPE,
         chain,
-        owner="user_code",
         summary=f"{who(chain)} writes to the terminal {terminal.target}{stream}, which takes no more: {HELD}",
         patience=STRUCTURAL_SECONDS,
-        alternatives=(
-            Alternative(cause="waiting_for_input", refuted_by="it writes to the terminal, and does not read it"),
-        ),
+        but={"waiting_for_input": "it writes to the terminal, and does not read it"},
         next=(
             "press Ctrl-Q in the job's terminal (in screen, leave copy mode with Esc)",
             "redirect the job's output to a file next time: no terminal can hold it up then",
@@ -231,3 +279,6 @@ def _went_on(case: Case, node: Node) -> bool:
     stacks = (one.reading for one in case.history.series(Stack, node.pid, node.tid) if one.reading.frames)
     there = [user_frame(stack) == node.frame for stack in stacks]
     return True in there and False in there[there.index(True) :]
+
+
+RULES = (Rule(BLOCKED_PIPE, blocked_pipe),)

@@ -1,15 +1,15 @@
-"""The program waits for a lock file, or for a file to appear."""
+"""Waits for storage, for a file or its lock, and for a person at a terminal."""
 
+import re
 from itertools import zip_longest
 from shlex import quote
-
-import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, silent_seconds, who
 from perfwatch.triage.history import Seen
+from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits import outside
@@ -18,11 +18,21 @@ from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Outcome
-from perfwatch_probes.readings import Stack, Thread
+from perfwatch.verdict import Outcome
+from perfwatch_probes.readings import Host, Stack, Thread
 
-CAUSE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
+BLOCKED_STORAGE = Cause("blocked_storage", "hung", "storage", (Thread,))
+FLUSHING_BYTES_PER_SECOND = 1 << 20  # a page cache that shrinks faster than this is being written
+CALLS = frozenset(
+    "read write open stat sync lock page_fault execve".split()
+)  # kinds of calls on files, and one by its name
+# Functions of Linux' page cache, block layer and file systems in which a thread waits; there are others.
+WAITS = re.compile(
+    r"_*(folio|wait_on_page|io_schedule|blk|bio_|rq_qos|balance_dirty|wait_on_buffer|jbd2|ext4|xfs|xlog|btrfs|zfs|zio|nfs|rpc_wait"
+    r"|fuse|request_wait_answer|ceph|cifs|smb|wait_for_response|lustre|ll_|cl_|ptlrpc|gpfs|beegfs|p9_|v9fs|nvme|scsi|wb_|writeback)"
+)
 
+WAITING_FOR_FILE = Cause("waiting_for_file", "hung", "user_code", (Thread, Stack))
 FOLLOWS = 0.55  # confidence for one who takes what another job writes: below what makes a verdict
 SLOW_POLL_SECONDS = 5.0  # between two looks for a file: a lock or a flag of its own job is polled far more often
 TAKEN_TWICE = "its own process, which has opened the file twice"
@@ -32,8 +42,69 @@ ONE_OPENING = (
 )
 UNOWNED = 0.78  # confidence where the owner of a lock is not known: who waits may be a victim
 
+WAITING_FOR_INPUT = Cause("waiting_for_input", "hung", "user_code", (Thread, Stack))
 
-def judge(case: Case) -> Outcome:
+
+# Storage
+
+
+def blocked_storage(case: Case) -> Outcome:
+    """Fires on a chain that ends in a file system call that does not return."""
+    for chain in case.still_chains:
+        end = chain.end
+        if end.kind not in ("storage", "uninterruptible") or not end.still or _flushing(case, chain):
+            continue
+        file = end.descriptor
+        where = f" on {file.mount} ({file.filesystem}, {file.device})" if file is not None and file.mount else ""
+        seen = end.kind == "storage" or bool(end.detail) or _of_files(end)
+        call = end.node.wait.call if end.node.wait else "a kernel wait"
+        what = f"{call} of {end.detail or 'a file'}{where}" if seen else f"{call}, for {chain.awaited}"
+        return hung(
+            case,
+            BLOCKED_STORAGE,
+            chain,
+            summary=f"{who(chain)} is blocked in {what}",
+            patience=temporal(case),
+            ceiling=1.0 if seen else ONE_SOURCE,
+            but={
+                "starved_by_storage": "the call has not returned once",
+                "slow_checkpoint": "no page is being written back",
+            },
+            next=(
+                f"grep {file.mount} /proc/mounts"
+                if file is not None and file.mount
+                else f"cat /proc/{end.node.pid}/task/{end.node.tid}/stack",
+                "dmesg | tail",
+            ),
+        )
+    return None
+
+
+def _of_files(end: End) -> bool:
+    """Whether a thread in state D stands in a call on files, or in a function of the kernel's for them."""
+    wait, thread = end.node.wait, end.node.thread
+    called = wait is not None and (wait.kind in CALLS or wait.call in CALLS)
+    return called or (thread is not None and WAITS.match(thread.wchan or "") is not None)
+
+
+def _flushing(case: Case, chain: Chain) -> bool:
+    """An fsync that waits for the page cache to be written, and the page cache shrinks."""
+    wait = chain.end.node.wait
+    if wait is None or wait.kind != "sync":
+        return False
+    host = [
+        (one.at, (one.reading.dirty_bytes or 0) + (one.reading.writeback_bytes or 0))
+        for one in case.history.series(Host, seconds=10.0)
+    ]
+    if len(host) < 2 or host[-1][0] <= host[0][0]:
+        return False
+    return (host[0][1] - host[-1][1]) / (host[-1][0] - host[0][0]) > FLUSHING_BYTES_PER_SECOND
+
+
+# A file
+
+
+def waiting_for_file(case: Case) -> Outcome:
     """Fires on a chain that ends at a file that does not come or a lock that is not released."""
     return nearest(_of_rank(case, rank) for rank in case.ranks)
 
@@ -69,20 +140,19 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     unowned = follows or (_others_may_hold_it(case, chain) if polls else not end.others)
     awaited = chain.awaited if polls else f"{end.detail or 'a file'}, {owner}"
     near = texts_near(case.history, end.node) if polls and not end.detail else ()
-    found = hung(
+    return hung(
         case,
-        CAUSE.name,
+        WAITING_FOR_FILE,
         chain,
-        owner=CAUSE.owner,
         summary=f"{who(chain)} waits for {awaited}" + (f"; in its variables: {', '.join(near)}" if near else ""),
         patience=patience,
         silent=lasts.seconds,
         evidence=lasts.evidence,
         ceiling=min(lasts.ceiling, FOLLOWS if follows else UNOWNED) if unowned else lasts.ceiling,
-        alternatives=(Alternative(cause="endless_python", refuted_by=_refuted(end)),),
+        but={"endless_python": _refuted(end)},
         next=(_next(end, near), *((ONE_OPENING,) if twice else ())),
+        culprits=(*map(culprit, inside), *chain.culprits()),
     )
-    return msgspec.structs.replace(found, culprits=(*map(culprit, inside), *found.culprits))
 
 
 def _started_by(case: Case, pid: int) -> bool:
@@ -151,4 +221,32 @@ def _refuted(end: End) -> str:
     return "the loop tests for a file" if end.kind == "file_poll" else "the wait ends when that lock is released"
 
 
-RULES = (Rule(CAUSE, judge),)
+# A person
+
+
+def waiting_for_input(case: Case) -> Outcome:
+    """Fires on a chain that ends at a prompt."""
+    for chain in case.still_chains:
+        if chain.end.kind != "input":
+            continue
+        debugger = "debugger" in chain.end.node.tags
+        return hung(
+            case,
+            WAITING_FOR_INPUT,
+            chain,
+            summary=f"{who(chain)} waits for input{' at the debugger prompt' if debugger else ' at a terminal'}",
+            patience=DECISIVE_SECONDS,
+            but={"blocked_pipe": "what it reads is a terminal, not a pipe"},
+            next=(
+                "type at the job's terminal (c, Enter continues in pdb)",
+                "PYTHONBREAKPOINT=0 disables every breakpoint()",
+            ),
+        )
+    return None
+
+
+RULES = (
+    Rule(BLOCKED_STORAGE, blocked_storage),
+    Rule(WAITING_FOR_FILE, waiting_for_file),
+    Rule(WAITING_FOR_INPUT, waiting_for_input),
+)

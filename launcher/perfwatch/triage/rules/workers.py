@@ -1,21 +1,35 @@
-"""What shows that the workers behind a queue deliver nothing, and which ones they are."""
+"""Workers of a loader or a pool that deliver nothing, and the thread that passes their batches on."""
 
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import who
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import hung, look_at, who, with_loop
+from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
-from perfwatch.triage.patience import outlasts
+from perfwatch.triage.moving.work import moves_data
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
+from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.locks import A_LOCK, ROOM, awaited
-from perfwatch.triage.waits.node import End, waits_forever
+from perfwatch.triage.waits.locks import A_LOCK, ROOM, awaited, takes_again
+from perfwatch.triage.waits.node import NATIVE_WAIT, End, silence, waits_forever
 from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Evidence
-from perfwatch_probes.readings import Thread
+from perfwatch.verdict import Evidence, Outcome
+from perfwatch_probes.readings import Stack, Thread
+
+STUCK_WORKER = Cause("stuck_worker", "hung", "data", (Thread, Stack))
+# Ends that are the worker's own doing; any other end has a rule of its own.
+OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
+RUNNING_ENDS = ("python", "native")
+NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
+GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
+CEILING_GUESSED = 0.78  # no stack; in a loop that waits for no condition; or in native code, for whom is not known
+CEILING_UNSEEN = 0.7  # what it waits for could not be read
+CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the same from outside
 
 MOST_NAMED = 4  # workers
 # Times what each other worker has computed since it began, which counts as so much at least.
@@ -23,6 +37,96 @@ OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
 RAISES = "set DataLoader(timeout=...) so that it raises instead"
 OFTEN = 10  # writes of a worker: it has answered before
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
+
+STUCK_PIN_MEMORY = Cause("stuck_pin_memory", "hung", "data", (Thread, Stack))
+
+
+# A worker
+
+
+def stuck_worker(case: Case) -> Outcome:
+    """Fires on a chain that went through a queue of workers and ends in one that does not move."""
+    for chain in case.still_chains:
+        end = chain.end
+        if through_a_queue(case, chain) and all_nap(case, chain):
+            return _napping(case, chain)
+        if not through_a_queue(case, chain) or end.kind not in OWN_ENDS or wakes_soon(case, end):
+            continue
+        unseen = end.node.stack is None and not told_without_a_stack(case, chain)
+        if unseen or (end.node.pid, end.node.tid) == (chain.start.pid, chain.start.tid):
+            continue
+        if end.kind == "cycle" and {link.pid for link in chain.links} == {chain.start.pid}:
+            continue  # threads of one pool that wait for each other: no worker process is to blame
+        if end.still or end.kind in RUNNING_ENDS:
+            return _finding(case, chain)
+    return None
+
+
+def _napping(case: Case, chain: Chain) -> Outcome:
+    silent = silence(case.history, chain.start) or 0.0
+    return hung(
+        case,
+        STUCK_WORKER,
+        chain,
+        summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
+        patience=NAPPING * temporal(case),
+        silent=silent,
+        evidence=(given_nothing(case, chain, silent),),
+        ceiling=CEILING_GUESSED,
+        but={"starved_by_transforms": "no batch was delivered meanwhile"},
+        next=look_at(chain.end.node.frame),
+    )
+
+
+def _finding(case: Case, chain: Chain) -> Outcome:
+    end = chain.end
+    running = end.kind in RUNNING_ENDS
+    certain = (end.kind in ("lock", "gil", "cycle") and end.detail != OTHERS_MOVE) or outlasts(case, end)
+    silent = end.silent_seconds or 0.0
+    evidence: tuple[Evidence, ...] = ()
+    patience = STRUCTURAL_SECONDS if certain and end.node.stack is not None else temporal(case)
+    doubtful = end.node.stack is None or (end.kind == "lock" and end.detail == OTHERS_MOVE)
+    told = CEILING_GUESSED if doubtful else 1.0
+    ceiling, wild = {"unknown": CEILING_UNSEEN, NATIVE_WAIT: CEILING_GUESSED}.get(end.kind, told), False
+    if running:
+        silent, evidence = without_a_batch(case, chain)
+        loop = loop_of(case.history, end.node)
+        fills = moves_data(case.history, end.node)
+        ceiling = CEILING_RUNNING if loop.may_turn_for_ever and not fills else CEILING_GUESSED
+        beyond = outspends(case, chain) if (wild := loop.expression) else ()
+        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
+        if fills and not wild and not loop.may_turn_for_ever:
+            return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
+        counts = end.kind == "native" or fills or (loop.counts and not wild)
+        patience *= COUNTS_TIMES if counts else 1.0
+        if counts and silent < patience:
+            return None  # long work, until proved otherwise
+    said = f"{who(chain)} runs without delivering anything" if running else all_wait(chain)
+    if not running and (frame := takes_again(case.history, end.node)):
+        said = f"{who(chain)} waits for a lock that it has taken itself at {show(frame)}"
+    found = hung(
+        case,
+        STUCK_WORKER,
+        chain,
+        summary=f"{said}; for {silent:.0f} s nothing has come of it and the training thread waits",
+        patience=patience,
+        silent=silent,
+        evidence=evidence,
+        ceiling=ceiling,
+        but={
+            "starved_by_transforms": (
+                "no batch was delivered within the patience"
+                if running
+                else "the worker's stack, io and run time are flat"
+            ),
+            "dead_worker": f"process {end.node.pid} is alive",
+        },
+        next=(
+            f"py-spy dump --nonblocking --pid {end.node.pid}",
+            *way_out(case, chain),
+        ),
+    )
+    return with_loop(found, end.node, loop.frame) if running and not wild else found
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -156,3 +260,31 @@ def forked_with_a_lock(case: Case, end: End) -> tuple[str, ...]:
         f"pid {node.pid} is a fork of pid {parent.pid} and has no other thread: either a thread of pid {parent.pid} held the lock at "
         "the fork, and the copy stays locked (use spawn or forkserver), or it takes the lock twice itself (use an RLock)",
     )
+
+
+# The thread that passes batches on
+
+
+def stuck_pin_memory(case: Case) -> Outcome:
+    """Fires on a chain that ends in a feeder or pin-memory thread that stands still."""
+    for chain in case.still_chains:
+        end = chain.end
+        if end.kind != "feeder" or not end.still or wakes_soon(case, end):
+            continue
+        forever = end.node.wait is not None and end.node.wait.forever
+        return hung(
+            case,
+            STUCK_PIN_MEMORY,
+            chain,
+            summary=f"{who(chain)} hands no batch over: it has not moved for {end.silent_seconds or 0:.0f} s while every worker is idle",
+            patience=STRUCTURAL_SECONDS if forever or outlasts(case, end) else temporal(case),
+            but={"stuck_worker": "every worker's main thread waits for its next task"},
+            next=(f"py-spy dump --nonblocking --pid {end.node.pid}",),
+        )
+    return None
+
+
+RULES = (
+    Rule(STUCK_WORKER, stuck_worker),
+    Rule(STUCK_PIN_MEMORY, stuck_pin_memory),
+)

@@ -1,0 +1,359 @@
+"""Waits for a peer: for bytes of a connection, or for the other ranks at the rendezvous."""
+
+from collections.abc import Collection
+from itertools import islice
+from shlex import quote
+
+from perfwatch.triage.case import Case
+from perfwatch.triage.ends.gone import how_it_ended
+from perfwatch.triage.hang import hung, named, silent_seconds, who
+from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.moving.work import passed, waited_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
+from perfwatch.triage.ranks.calls import listed, numbered, rank_of
+from perfwatch.triage.ranks.groups import SHOWN
+from perfwatch.triage.roles.placement import RankGaps
+from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rules.locks import CONNECTION, partners, turn_of
+from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.waits.chain import Chain
+from perfwatch.triage.waits.native_waits import OF_GLOO
+from perfwatch.triage.waits.node import ENDLESS_SECONDS, End, Node, culprit, node_of
+from perfwatch.triage.waits.other_end import answering, ask, open_seconds, sends
+from perfwatch.triage.words.frames import show
+from perfwatch.verdict import Culprit, Evidence, Outcome
+from perfwatch_probes.readings import Descriptor, Stack, Thread
+
+LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
+UNKNOWN_PEER = 0.88  # who is silent for longer than the patience may compute all the same
+UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
+BLOCKED_NETWORK = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
+
+# Times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device.
+PATIENT, GUESSED = 5.0, 0.7
+UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
+TIMEOUT = "give the request a timeout"
+BY_CHILD = {"blocked_child": "it is talked to over the network"}
+
+BLOCKED_RENDEZVOUS = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
+INFERRED = 0.9
+
+GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
+
+
+# A connection
+
+
+def blocked_network(case: Case) -> Outcome:
+    """Fires on a chain that ends in a silent socket."""
+    for chain in case.still_chains:
+        end = chain.end
+        if CONNECTION in chain.through and end.still and not wakes_soon(case, end):
+            return _served_by_the_job(case, chain)
+        if end.kind != "network" or end.still is False or arrives(case, chain):
+            continue
+        socket = end.descriptor.socket if end.descriptor else None
+        if socket is not None and socket.state == "LISTEN" and len(case.ranks) > 1:
+            continue  # it serves: of several ranks the others tell whether it is missed
+        line = end.descriptor is not None and end.descriptor.kind == "tty"
+        peer = socket.peer if socket is not None and socket.peer else chain.awaited if line else "its peer"
+        sending = sends(end) is not None
+        received = socket.received_ago_seconds if socket is not None and not sending else None
+        silent = _silent(chain, received)
+        quiet = received if received is not None else end.silent_seconds or 0.0
+        far = at_the_peer(case, end)
+        there = f"; there pid {far.pid} is at {show(far.frame)}" if far is not None else ""
+        return hung(
+            case,
+            BLOCKED_NETWORK,
+            chain,
+            summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}{there}",
+            patience=temporal(case) * (PATIENT if line else 1.0),
+            silent=silent,
+            ceiling=GUESSED if line else _ceiling(case, chain, silent),
+            but={"starved_by_network": f"not one byte {'was taken' if sending else 'arrived'} meanwhile"},
+            next=_next(end, line),
+            culprits=(*([culprit(far)] if far is not None else []), *chain.culprits()),
+        )
+    return None
+
+
+def _ceiling(case: Case, chain: Chain, silent: float) -> float:
+    """What listens and has never trained is a server without visitors, as far as anybody can tell; what a peer does is not seen."""
+    socket = chain.end.descriptor.socket if chain.end.descriptor else None
+    if socket is not None and socket.state == "LISTEN" and not _trained(case, chain):
+        return ONE_SOURCE
+    if chain.end.node.stack is None and len(case.ranks) > 1:
+        return UNSEEN
+    return 1.0 if silent > PATIENT * temporal(case) else UNKNOWN_PEER
+
+
+def _trained(case: Case, chain: Chain) -> bool:
+    rank = case.job.members[chain.start.pid]
+    steps = case.progress[rank.pid].steps
+    return (steps is not None and steps.count > 0) or case.profile(rank).seen(*TRAINING_TAGS)
+
+
+def _what(chain: Chain, peer: str, quiet: float) -> str:
+    socket = chain.end.descriptor.socket if chain.end.descriptor else None
+    if socket is not None and socket.state == "LISTEN":
+        return f"{chain.awaited}; none has come for {quiet:.0f} s"
+    if sends(chain.end) is not None:
+        return f"{chain.awaited}, which has taken nothing for {quiet:.0f} s"
+    return f"{peer}, which has sent nothing for {quiet:.0f} s"
+
+
+def _next(end: End, line: bool) -> tuple[str, ...]:
+    if line and end.descriptor is not None:
+        return (f"fuser -v {quote(end.descriptor.target)}", "look at the device; read with a time limit (select)")
+    return (*(ask(end) or ("ss -tnp",)), _gives_up(end) if sends(end) is not None else TIMEOUT)
+
+
+def _gives_up(end: End) -> str:
+    """Who may have stopped reading, and how a program gets over that."""
+    reads = f"look at pid {end.others[0]}, which holds the other end, and " if end.others else ""
+    return f"{reads}give the send a timeout (or let a thread of its own send, from a queue that may overflow)"
+
+
+def arrives(case: Case, chain: Chain) -> bool:
+    """Whether bytes came in on that socket while we looked, or were taken where the thread sends."""
+    end = chain.end
+    if end.descriptor is None:
+        return False
+    return passed(case.history, end.node.pid, end.descriptor.fd, LATELY_SECONDS, sent=sends(end) is not None) > 0
+
+
+def _silent(chain: Chain, received: float | None) -> float:
+    """The socket remembers even where the thread polls; a connection younger than the wait has nothing to remember."""
+    silent = chain.end.silent_seconds or 0.0
+    return silent if received is None else min(silent, received) if chain.end.still and silent else received
+
+
+def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
+    """The peer is a process of the job itself, which stands still."""
+    if chain.end.kind == "cycle":
+        return _in_a_circle(case, chain)
+    return hung(
+        case,
+        BLOCKED_NETWORK,
+        chain,
+        owner="user_code",
+        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
+        f"there {who(chain)} waits for {chain.awaited}",
+        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
+        but=BY_CHILD,
+        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
+    )
+
+
+def at_the_peer(case: Case, end: End) -> Node | None:
+    """Who should answer, where the peer is one process of the job, and one thread of it is known to be at a line of the program.
+
+    One that waits for visitors owes nothing, for all that is known.
+    """
+    inside = tuple(pid for pid in end.others if pid != end.node.pid and pid in case.job.members)
+    found = [one for one in answering(case.history, case.job, inside) if one.frame is not None]
+    found = [one for one in found if one.wait is None or one.wait.kind != "accept"]
+    return found[0] if len(found) == 1 else None
+
+
+def _in_a_circle(case: Case, chain: Chain) -> Outcome:
+    """The peer waits for bytes, too, and in the end for those of this process."""
+    others = partners(case, chain)
+    ask_them = ", ".join(named(one, chain.end.node.pid) for one in others)
+    return hung(
+        case,
+        BLOCKED_NETWORK,
+        chain,
+        owner="user_code",
+        summary=f"{who(chain)} waits for {turn_of(chain)}, and so in turn does {ask_them}: none of them sends",
+        patience=STRUCTURAL_SECONDS,
+        evidence=tuple(
+            case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")
+            for one in others[:4]
+        ),
+        ceiling=1.0 if all(one.stack is not None for one in (chain.end.node, *others)) else UNREAD,
+        but=BY_CHILD,
+        next=(f"py-spy dump --nonblocking --locals --pid {chain.end.node.pid}", TIMEOUT),
+        culprits=map(culprit, (chain.end.node, *others)),
+    )
+
+
+# The rendezvous
+
+
+def blocked_rendezvous(case: Case) -> Outcome:
+    """Fires on a training thread that stays in the rendezvous."""
+    for rank in case.ranks:
+        chain = case.chains[rank.pid]
+        if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving" or _has_met(case, chain):
+            continue
+        late = [chain for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
+        if any(_comes(case, chain) for chain in late):
+            return None  # a rank that is there is elsewhere, and moves or is worked for: it may come yet
+        seen, size = len(case.ranks), case.job.world_size
+        # a key that is awaited later says nothing of when the waiting began
+        open_for = None if chain.end.detail == "store" else open_seconds(case.history, case.job)
+        present = sorted(r.rank for r in case.ranks if r.rank is not None)
+        lacking = "" if size is None or seen >= size else f"; {absent(case, present, seen, size)}"
+        ended, has_ended = departed(case)
+        gone = missing(present, seen, size)
+        shown = f"{present or seen} of {size or 'an unknown number'}"
+        apart = [chain, *late] if late else [one for one in case.chains.values() if one.end.kind == "rendezvous"]
+        return hung(
+            case,
+            BLOCKED_RENDEZVOUS,
+            chain,
+            owner="user_code" if late else "",
+            summary=_kept_away(case, late[0])
+            if late
+            else f"{who(chain)} waits for {_missed_at_rendezvous(case, chain)}{lacking}{has_ended}",
+            patience=temporal(case),
+            silent=max(silent_seconds(case, chain), open_for or 0.0),
+            ceiling=1.0 if lacking else INFERRED,
+            evidence=(
+                case.saw("job", "ranks", "ranks present", shown, "all of them"),
+                *_since(case, open_for),
+            ),
+            but={"starting": "no further rank appeared meanwhile"},
+            next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",)
+            if late
+            else _next_at_rendezvous(case, chain),
+            culprits=[one for chain in late for one in chain.culprits()]
+            or ((ended or blamed(case, gone)) if ended or gone else None),
+            links=[link for one in apart for link in one.links],
+        )
+    return None
+
+
+def _comes(case: Case, chain: Chain) -> bool:
+    stands = chain.start.motion.frozen is True and all(end.still and not _looks_up(end) for end in chain.ends)
+    return not stands
+
+
+def _looks_up(end: End) -> bool:
+    """Whether a thread waits for others of its process for a moment only, and then looks again."""
+    wait = end.node.wait
+    return (
+        end.kind == "lock"
+        and wait is not None
+        and wait.remaining_seconds is not None
+        and wait.remaining_seconds <= ENDLESS_SECONDS
+    )
+
+
+def _has_met(case: Case, chain: Chain) -> bool:
+    """Whether a key of the store is _missed_at_rendezvous while others are in a collective: all have met, and nobody is missing."""
+    return chain.end.detail == "store" and any(other.end.kind == "collective" for other in case.chains.values())
+
+
+def _kept_away(case: Case, late: Chain) -> str:
+    """What is said where all ranks are seen and one of them stands elsewhere: those at the rendezvous are its victims."""
+    victims = listed([chain for chain in case.chains.values() if chain.end.kind == "rendezvous"])
+    return (
+        f"rank {rank_of(late)} has not come to the rendezvous: {who(late)} waits for {late.awaited}; {victims} for it"
+    )
+
+
+def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
+    if not whole(case) and (unseen := case.lacks("ranks")) is not None and unseen.advice:
+        return (unseen.advice,)
+    if not whole(case) and have_met(case):
+        return ("look into the log of the rank that is gone: how did it end?",)
+    if chain.end.detail == "store":
+        return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
+    compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
+    return (compare,) if whole(case) else ("start the missing rank", compare)
+
+
+def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
+    if open_for is None:
+        return ()
+    return (case.saw("store", "job", "has been open", f"for {open_for:.0f} s", "all ranks within seconds"),)
+
+
+# Ranks of which nothing was seen
+
+
+def whole(case: Case) -> bool:
+    """True if all ranks that the job says it has are seen, and it says how many."""
+    return case.job.world_size is not None and len(case.ranks) >= case.job.world_size
+
+
+def missing(present: list[int], seen: int, size: int | None) -> RankGaps:
+    """The ranks that are not here, where all that are have their numbers; else none."""
+    ranks = RankGaps(present, size)
+    return ranks if len(ranks) == (size or 0) - seen else RankGaps((), 0)
+
+
+def have_met(case: Case) -> bool:
+    """True if all ranks were there once: torch makes gloo's workers once each is connected to every other (ProcessGroupGloo.cpp)."""
+    return any(one.name.startswith(OF_GLOO) for one in _threads(case))
+
+
+def blamed(case: Case, ranks: Collection[int]) -> tuple[Culprit, ...]:
+    """The ranks that should be here; none of a job on several machines, or of one that is not seen whole."""
+    here = {rank.process.local_world_size for rank in case.ranks}
+    elsewhere = any(size is not None and size < (case.job.world_size or 0) for size in here)
+    if elsewhere or case.lacks("ranks"):
+        return ()
+    return tuple(Culprit(pid=0, rank=rank) for rank in islice(ranks, SHOWN))
+
+
+def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
+    """The ranks that have ended while others are here, and that in words: ``; rank 2 (pid 7) has ended (exited with code 0)``."""
+    ended = [rank for rank in case.job.ranks if not rank.alive][:SHOWN]
+    told = ((rank, how_it_ended(case.history, rank.pid)) for rank in ended)
+    words = (f"; rank {rank.rank} (pid {rank.pid}) has ended{f' ({how})' if how else ''}" for rank, how in told)
+    return tuple(culprit(node_of(case.history, case.job, rank.pid)) for rank in ended), "".join(words)
+
+
+def absent(case: Case, present: list[int], seen: int, size: int) -> str:
+    """That some are not there, in words: have not come, or were there and are gone."""
+    where = "not on this machine or not there at all"
+    if unseen := case.lacks("ranks"):
+        where = f"not seen here: {unseen.reason}"
+    elif have_met(case):
+        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
+    ranks = missing(present, seen, size)
+    if not ranks or len(ranks) > SHOWN:
+        return f"{size - seen} of {size} ranks are {where}"
+    return f"{numbered(list(ranks))} of {size} {'is' if len(ranks) == 1 else 'are'} {where}"
+
+
+def _missed_at_rendezvous(case: Case, chain: Chain) -> str:
+    """What a rank waits for, where none is seen to stand elsewhere."""
+    if chain.end.detail == "store":
+        return "a key in the store that no rank has set"
+    if not whole(case):
+        return "the other ranks to appear"
+    places: dict[str, int | None] = {}
+    for rank in case.ranks:
+        names = rank.process.environment
+        places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
+    apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:SHOWN])
+    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    return f"the others, though all {len(case.ranks)} ranks are here{told}"
+
+
+def _lead_nowhere_else(case: Case) -> bool:
+    """True if every connection of gloo's that was seen leads to a rank that is here: it keeps one to each that lives."""
+    history = case.history
+    loops = [(one.pid, one.tid) for one in _threads(case) if one.name.startswith(GLOO_CONNECTIONS)]
+    watched = {(pid, fd) for pid, tid in loops for fd in waited_on(history, pid, tid, WINDOW_SECONDS)}
+    files = [history.latest(Descriptor, *key) for key in watched]
+    sockets = [file.reading.socket for file in files if file is not None and file.reading.socket is not None]
+    established = [one for one in sockets if one.state == "ESTABLISHED"]
+    return bool(sockets) and all(case.job.members.keys() & one.peer_pids for one in established)
+
+
+def _threads(case: Case) -> list[Thread]:
+    looks = [case.history.latest(Thread, *key) for rank in case.ranks for key in case.history.of(Thread, rank.pid)]
+    return [look.reading for look in looks if look is not None]
+
+
+RULES = (
+    Rule(BLOCKED_NETWORK, blocked_network),
+    Rule(BLOCKED_RENDEZVOUS, blocked_rendezvous),
+)
