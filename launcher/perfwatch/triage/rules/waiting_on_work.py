@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.decide import silence_of_rank
+from perfwatch.triage.graph.decide import silence_of_rank, watched_seconds
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.words import AWAITED
@@ -19,7 +19,7 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import through_data
 from perfwatch.triage.shares.data import for_training
-from perfwatch.triage.shares.thresholds import LASTS
+from perfwatch.triage.shares.thresholds import LASTS, LATELY_SECONDS
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
@@ -50,7 +50,7 @@ def _waits(case: Case, chain: Chain, task: Task) -> bool:
     if now == "moving":
         return False
     polls = bool(task.waits) and (task.activity is Activity.POLLS or task.waits[0].kind is Kind.LOOP)
-    return polls or _rests_between_results(case, chain)
+    return polls or (now != "unknown" and _rests_between_results(case, chain))
 
 
 def _rests_between_results(case: Case, chain: Chain) -> bool:
@@ -92,7 +92,7 @@ def _in_loops(case: Case, built: Builder) -> frozenset[Key]:
 def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
     node, pid = _last(case, built, way)
     own = node == chain.start
-    if own and built.seen[way[0].key].work.data < WORKS_BYTES:
+    if own and (built.seen[way[0].key].work.data < WORKS_BYTES or watched_seconds(case) < LATELY_SECONDS):
         return None
     resource, role = _over(built, way)
     measured = work_of(case.history, pid)
