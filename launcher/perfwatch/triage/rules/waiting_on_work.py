@@ -10,6 +10,7 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import silence_of_rank, watched_seconds
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
 from perfwatch.triage.graph.words import AWAITED
 from perfwatch.triage.hang import nearest
 from perfwatch.triage.moving.motion import motion
@@ -108,8 +109,8 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     works = "may release it, and works" if may else "works for it"
     does = "data moves over it" if own else f"{_named(case, node, pid, chain)} {works}"
     needs = LASTS * temporal(case) if in_call or beside or slow else 0.0
-    if _never_ends(way[-1]):  # it may work, or turn for ever: until the hang timeout that is not known
-        needs = temporal(case)
+    if _never_ends(way[-1]):  # it may work, or turn for ever: until its time is over that is not known
+        needs = temporal(case) * (ONE_CALL_TIMES if way[-1].ends is Ends.ONE_CALL else 1.0)
     doing = used.said if used is measured or not fate.why else fate.why
     return Finding(
         cause=CAUSE.name,
@@ -160,8 +161,8 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
 
 
 def _never_ends(task: Task) -> bool:
-    """True if a task runs in a loop that does not come to its end by itself."""
-    return task.activity is Activity.RUNS and task.ends in (Ends.CONDITION, Ends.NEVER)
+    """True if a task runs in a loop that does not come to its end by itself, or in one call that may not return."""
+    return task.activity is Activity.RUNS and task.ends in (Ends.CONDITION, Ends.NEVER, Ends.ONE_CALL)
 
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
