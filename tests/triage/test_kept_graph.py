@@ -39,7 +39,7 @@ def test_backward_passes_that_keep_their_graph_nearly_all_the_time_are_asked_abo
     """An allocator may have had room for what grows: a healthy training that looks so is told less surely, with the line."""
     verdict = retold(MANY_LOSSES)
 
-    assert (verdict.state, verdict.confidence) == ("healthy", 0.8)
+    assert (verdict.state, verdict.confidence) == ("healthy", 0.65)
     assert "keep their graph, at <module> (keeps.py:10): does it grow with every step?" in verdict.summary
 
 

@@ -86,7 +86,7 @@ def test_where_hardly_a_dump_was_taken_a_loop_of_python_is_healthy_less_surely()
     verdict = job.verdict()
 
     assert level_in(verdict, "host_bound_python") == "low"
-    assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("healthy", "cpu_training", "high")
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == ("healthy", "cpu_training", "medium")
     assert "which torch calls back" in verdict.summary
 
 
@@ -164,5 +164,6 @@ def test_one_dump_that_was_torn_does_not_hide_that_python_computes(torn: int, ow
     """Operations of torch are without the GIL in most dumps, not in one of ten: then it may be the model, and the place is reported."""
     verdict = mixed(torn, owned)
 
-    assert (verdict.cause, level(verdict.confidence)) == ("serial_loading" if told else "cpu_training", "high")
+    expected = ("serial_loading", "high") if told else ("cpu_training", "medium")
+    assert (verdict.cause, level(verdict.confidence)) == expected
     assert "at edit_distance (train.py:3" in verdict.summary

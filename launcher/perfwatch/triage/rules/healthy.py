@@ -37,7 +37,7 @@ from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
 from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing
-from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, SourceLine, Stack, Thread
+from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, Stack, Thread
 
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
@@ -101,8 +101,7 @@ def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, 
     if held:
         does = "is idle" if held[0].kind == "idle" else "does nothing for it, and something for others"
         idle = f"; {name_of(case.history, held[0].uuid)}, which it holds, {does}: is the model on the CPU?"
-    unread = bool(unsure) and not case.history.entities(SourceLine)
-    sure = MEDIUM if held or unread else CERTAIN if share >= PLAIN_SHARE and not unsure else HIGH
+    sure = MEDIUM if held or unsure else CERTAIN if share >= PLAIN_SHARE else HIGH
     pace = f", a step each {seconds:.3f} s" if seconds else ""
     facts = Facts(pid=trainers[0].pid, share=share, runs=runs, pace=pace, idle=idle, unsure=unsure)
     return COMPUTES.finding(case, (), sure, **facts)
