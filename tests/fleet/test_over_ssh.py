@@ -91,7 +91,10 @@ def test_what_became_of_each_host_is_said(answer: tuple[int, dict[str, Any], flo
     assert state["node-0"][0] == state["node-1"][0] == "answered"
     assert state["node-garbage"] == ("garbled", "its answer is torn: 1 of 2 parts arrived")
     assert state["node-flood"][0] == "garbled"
-    assert state["node-hang"] == ("silent", f"no answer within {DEADLINE_SECONDS:.0f} s")
+    assert state["node-hang"][0] == "silent"
+    assert state["node-hang"][1].startswith(
+        f"no answer within {DEADLINE_SECONDS:.0f} s"
+    )  # a login shell may have said something
     assert state["node-login"][0] == "silent"
     assert state["node-bare"][0] == "failed"
     assert "not found" in state["node-bare"][1]
