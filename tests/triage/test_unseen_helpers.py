@@ -206,3 +206,14 @@ def test_a_servant_that_sleeps_for_an_hour_is_not_waited_for_beside_one_that_wak
     stands(history, FIRST, CLIENT, PARKED if left is None else rests, until, tid=FIRST + 1001)
 
     assert judged(history, STOPPED + 20.0).state == state
+
+
+@pytest.mark.parametrize("call", ["pause", "rt_sigtimedwait", "rt_sigsuspend"])
+def test_a_wait_for_a_signal_is_told_with_medium_confidence(call: str) -> None:
+    """Any process may send it."""
+    history, until = job(1), STOPPED + 70.0
+    stands(history, FIRST, LOGS, Wait(call=call, number=34, kind="other", forever=True), until)
+    verdict = judged(history, until)
+
+    assert (verdict.state, verdict.confidence) == ("hung", 0.65)
+    assert "unless a process that sends the signal releases it" in verdict.summary

@@ -10,9 +10,8 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
-from perfwatch.triage.graph.claims.locks import KERNEL_FILES
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.model import Fate, Prospect
+from perfwatch.triage.graph.model import Acts, Fate, Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
@@ -120,13 +119,8 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
 
 def _acts_unseen(fate: Fate) -> bool:
     """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
-    file = fate.why.rpartition("anon_inode:")[2].strip("[]")
     by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
-    return (
-        fate.why.startswith(("a signal handler", "a timer", "a native thread"))
-        or file in KERNEL_FILES
-        or by_native_code
-    )
+    return isinstance(fate.why, Acts) or by_native_code
 
 
 def _of_rank(case: Case, finding: Finding) -> Finding:

@@ -93,6 +93,11 @@ LONGER = 2.0  # times the longest pause between two pieces of work: the card is 
 WORKING_DRAM = 0.005  # a kernel that spins moves nothing
 
 
+WARPS_OF_AN_SM = 64.0  # of compute capability 8.0 and 9.0 (CUDA's programming guide, table of technical specifications)
+FEWEST_WARPS = 2.5  # of a block of NCCL's: measured 3, 17 and 19 on H200; of endless kernels 1, 2, 4 to 64
+MOST_SMS = 0.5  # NCCL starts 64 blocks at most (MAXCHANNELS in its device.h), of 132 that an H200 has room for
+
+
 @dataclass(frozen=True)
 class Regime:
     """What one card did over a window. Shares are of time or of the unit's maximum, 0 to 1; None: not known.
@@ -148,6 +153,13 @@ class Regime:
             and (self.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
             and (self.pcie_mib_per_second or 0.0) <= (UNSTORED_MIB_PER_SECOND if unstored else POLLING_MIB_PER_SECOND)
         )
+
+    @property
+    def is_no_collective(self) -> bool:
+        """True if what it executes cannot be NCCL's: a thread block of fewer warps than NCCL starts, or blocks on most of its SMs."""
+        if not self.sm_active or self.occupancy is None:
+            return False
+        return WARPS_OF_AN_SM * self.occupancy / self.sm_active < FEWEST_WARPS or self.sm_active > MOST_SMS
 
     def shown(self) -> str:
         """The shares that decide, as a line of evidence."""

@@ -192,7 +192,7 @@ class EndedThread:
 
     @property
     def culprit(self) -> Culprit:
-        """The thread as somebody to blame."""
+        """The thread as a culprit."""
         return msgspec.structs.replace(culprit(self.node), frame=self.where)
 
     def evidence(self, case: Case) -> Evidence:

@@ -41,7 +41,7 @@ MOST_NAMED = 4
 LAST_LINES = 40  # of a traceback
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
 OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
-SOON_SECONDS = 60.0  # longer than that nobody waits for a verdict to be told that all is well
+SOON_SECONDS = 60.0  # a verdict that all is well comes no later
 
 
 def ending(case: Case) -> r.ProcessEnded | None:

@@ -190,9 +190,8 @@ class Builder:
             leaf = self.lives(("native", node.pid, busiest), total, "native threads run", Activity.RUNS)
             self.graph.claim(leaf, resource, Role.MAY_PROVIDE, basis)
         for tid in works:
-            if (
-                motion(self.history, node.pid, tid).state == "D"
-            ):  # it may read through a mapping: neither CPU time nor bytes show it
+            # It may read through a mapping: neither CPU time nor bytes show that.
+            if motion(self.history, node.pid, tid).state == "D":
                 reads = Fate(Prospect.OPEN, why=Unread("a native thread waits for a disk"))
                 self.graph.claim(
                     self.leaf(("reads", node.pid, tid), reads, Activity.BLOCKED), resource, Role.MAY_PROVIDE, basis
@@ -245,8 +244,11 @@ class Builder:
         for fd in waited_on(self.history, node.pid, node.tid, BYTES_SECONDS):
             rate = self.history.rate(r.Descriptor, node.pid, fd, of=received, seconds=BYTES_SECONDS) or 0.0
             if rate >= ARRIVING_BYTES:
-                leaf = self.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
-                self.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+                self.claim_bytes(resource, ("bytes", node.pid, fd), "bytes arrive")
+
+    def claim_bytes(self, resource: Resource, key: Key, why: str) -> None:
+        """Bytes that pass on a connection are work for the thread that waits there."""
+        self.graph.claim(self.lives(key, 1.0, why), resource, Role.PROVIDES, Basis.KERNEL)
 
     def claim_pair_holders(self, resource: Resource, node: Node) -> None:
         """Claim the holders of the other end of a socket pair that a thread waits on: any process that inherited it may write."""

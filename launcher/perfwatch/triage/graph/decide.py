@@ -138,7 +138,7 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     if fate.prospect is Prospect.DUE:
         soon = fate.until - case.at + LATE_SECONDS <= MEANT_SECONDS
         return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, sinks=sinks)
-    needs = _open_seconds(case, pid, sinks, fate, silent, table)
+    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
     if fate.prospect is Prospect.SETTLED:
         needs = _settled_seconds(case, pid, sinks, fate, table)
     if silent.seconds >= needs - ROUNDING_SECONDS:
@@ -165,12 +165,12 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
     return needs if ended else max(needs, _longest_step(case, pid))  # a step that took as long came to its end
 
 
-def _open_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table) -> float:
+def _open_seconds(
+    case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table
+) -> float:
     if isinstance(fate.why, Unread) or any(one is not None and isinstance(one.why, Unread) for _, one in sinks):
         return float("inf")
-    lulls = (
-        one.longest_lull_seconds for one in _went_on(case, wait_graph_of(case), wait_graph_of(case).starts[pid], sinks)
-    )
+    lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max(_longest_step(case, pid), *lulls)
     timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * recovered)
     counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)

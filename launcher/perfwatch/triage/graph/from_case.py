@@ -98,7 +98,7 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         processes.other_tasks(built, task, node, edge)
     else:
         _waits(built, calls, task, node, edge, kind, seen)
-    if moves or data:  # it gets one after the other of what it waits for, whoever brings it
+    if moves or data:  # it gets one after the other of what it waits for
         works, why = (
             (seen.work.cores if leads_on else seen.work.sign),
             "it moves now and then" if moves else "data moves",

@@ -108,6 +108,12 @@ class Unread(str):
     __slots__ = ()
 
 
+class Acts(str):
+    """Why not every possible releaser of a resource is known: one that is no thread of Python's may act at any time, or never."""
+
+    __slots__ = ()
+
+
 class Ends(Enum):
     """How a loop ends."""
 

@@ -207,7 +207,7 @@ class Moves:
 
 
 def moves(history: History, pid: int, tid: int) -> Moves:
-    """Moments at which the thread ran for more than a timed wait's look at the clock, moved data, or woke from a wait without end."""
+    """Moments at which the thread ran for more than a timed wait's look at the clock, wrote much, or woke from a wait without end."""
     return history.once(("moves", pid, tid), lambda: _moves(history, pid, tid))
 
 
@@ -216,12 +216,6 @@ def _moves(history: History, pid: int, tid: int) -> Moves:
     at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later)]
     lulls = [later - earlier for earlier, later in pairwise(at)]
     return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
-
-
-def chars_of(thread: r.Thread) -> float | None:
-    """Bytes that a thread has read and written itself since it began; None where neither is known."""
-    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
-    return float(sum(known)) if known else None
 
 
 def bursts(history: History, pid: int, tid: int) -> int:
@@ -245,8 +239,8 @@ def bursts(history: History, pid: int, tid: int) -> int:
 
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     before, after = earlier.reading, later.reading
-    data = (chars_of(after) or 0.0) - (chars_of(before) or 0.0)
-    if chars_of(before) is not None and data > ARRIVING_BYTES * max(later.at - earlier.at, SIGHTING_SECONDS):
+    written = (after.written_chars or 0) - (before.written_chars or 0)  # what polls a file reads it again and again
+    if before.written_chars is not None and written > ARRIVING_BYTES * max(later.at - earlier.at, SIGHTING_SECONDS):
         return True
     if before.run_seconds is not None and after.run_seconds is not None:
         between = later.at - earlier.at

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import chars_of, motion, stacks_of
+from perfwatch.triage.moving.motion import motion, stacks_of
 from perfwatch.triage.moving.thresholds import (
     LIBRARIES_BYTES,
     LOOP_SECONDS,
@@ -78,6 +78,12 @@ def data_of(history: History, pid: int, tids: Collection[int]) -> float:
     fds = frozenset[int]().union(*(waited_on(history, pid, tid, USAGE_SECONDS) for tid in tids))
     both = sum(passed(history, pid, fd, USAGE_SECONDS, sent) for fd in fds for sent in (False, True))
     return max(sum(own), both / USAGE_SECONDS)  # what read and write moved over a connection is in both
+
+
+def chars_of(thread: Thread) -> float | None:
+    """Bytes that a thread has read and written itself since it began; None where neither is known."""
+    known = [count for count in (thread.read_chars, thread.written_chars) if count is not None]
+    return float(sum(known)) if known else None
 
 
 def _moved(usage: ProcessUsage) -> float:

@@ -70,7 +70,7 @@ class Place:
 
 def holds_a_call(card: Regime) -> bool:
     """True if a kernel that waits, and moves nothing, is on a card: that of a collective."""
-    return (card.kind == "spin" and not card.computes) or card.polls
+    return ((card.kind == "spin" and not card.computes) or card.polls) and not card.is_no_collective
 
 
 def in_collective(case: Case, chain: Chain) -> bool:

@@ -7,7 +7,7 @@ turns into torch's when it starts, where nobody outside can see it: those count 
 
 Of a program of Ray the workers of Ray Train or the trials of Ray Tune train. Controllers and other actors only serve them. The
 function that trains runs in a thread that Ray made for it, in an actor whose main thread takes calls. Its rank is told to a
-worker when it runs, where nobody outside sees it: rank 0 is the one that serves torch's store, the others are counted in the order of
+worker when it runs, where it is not seen: rank 0 is the one that serves torch's store, the others are counted in the order of
 their start, which need not be Ray's (measured: of two workers the second to start was rank 0).
 
 Source: Open MPI 4 and 5 (``mpirun(1)``), MPICH's hydra and PMI-2, MVAPICH, PMIx, srun(1) of Slurm 22.05 and 24.05, flux-run(1); Ray 2.60,

@@ -38,7 +38,7 @@ HUNG_AT_EXIT = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 INFERRED = 0.78  # only what is missing from the stack speaks for it
 STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
 UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
-UNREAD = "whoever reads that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()"
+UNREAD = "the reader of that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()"
 
 
 # In the program
@@ -80,7 +80,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
 
 
 def _never_answers(case: Case, chain: Chain) -> bool:
-    """Whether the one call that is executed sleeps while all ranks stand: else it may be meant to. Of several nobody sees which it is."""
+    """Whether the one call that is executed sleeps while all ranks stand: else it may be meant to. Of several the one is not known."""
     if len(chain.ends) > 1 or not all(one.start.motion.frozen for one in case.chains.values()):
         return False
     return chain.end.kind == "sleep" and chain.end.still is True and not wakes_soon(case, chain.end)

@@ -58,7 +58,7 @@ def stuck_kernel(case: Case) -> Outcome:
         return None
     # Of several ranks that all wait, the one whose card looks different is not in the others' collective.
     cards = [card for _, card in spinning]
-    odd = [(chain, card) for chain, card in spinning if _is_no_collective(card)]
+    odd = [(chain, card) for chain, card in spinning if card.is_no_collective]
     odd = odd or [(chain, card) for chain, card in spinning if len(cards) > 2 and stands_out(card, cards)]
     return _stuck(case, *odd[0]) if len(odd) == 1 else None
 
@@ -111,17 +111,6 @@ def driver_unresponsive(case: Case) -> Outcome:
 
 
 # A kernel that does not end
-
-WARPS_OF_AN_SM = 64.0  # of compute capability 8.0 and 9.0 (CUDA's programming guide, table of technical specifications)
-FEWEST_WARPS = 2.5  # of a block of NCCL's: measured 3, 17 and 19 on H200; of endless kernels 1, 2, 4 to 64
-MOST_SMS = 0.5  # NCCL starts 64 blocks at most (MAXCHANNELS in its device.h), of 132 that an H200 has room for
-
-
-def _is_no_collective(card: Regime) -> bool:
-    """True if what a card executes cannot be NCCL's: a thread block of fewer warps than NCCL starts, or one on most of its SMs."""
-    if not card.sm_active or card.occupancy is None:
-        return False
-    return WARPS_OF_AN_SM * card.occupancy / card.sm_active < FEWEST_WARPS or card.sm_active > MOST_SMS
 
 
 def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:

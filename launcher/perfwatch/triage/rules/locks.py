@@ -80,7 +80,7 @@ def _deadlock_of(case: Case, chain: Chain) -> Outcome:
     if end.kind not in ("lock", "cycle", NATIVE_WAIT) or not end.still or has_a_rule_of_its_own(chain):
         return None
     if undrained(case, chain) is not None:
-        return None  # or it is a pipe that nobody reads: ``blocked_pipe`` names it
+        return None  # or it is a pipe without a reader: ``blocked_pipe`` names it
     if end.node.stack is None:
         lacking = case.lacks("stacks") or Missing(witness="stacks", reason=f"no stack of pid {end.node.pid} was read")
         return Abstention(cause=DEADLOCKED_LOCKS.name, missing=(lacking,))
@@ -173,7 +173,7 @@ def idle_loops(case: Case, chain: Chain) -> list[Node]:
 
 
 def blocking_loops(nodes: Iterable[Node]) -> list[Node]:
-    """Those that wait for a future where they should await it: the event loop below them turns no more, and brings nobody on."""
+    """Those that wait for a future where they should await it: the event loop below them turns no more, and nothing goes on."""
     return [node for node in nodes if "futures_wait" in node.inner and EVENT_LOOP in node.tags]
 
 
@@ -201,7 +201,7 @@ def turn_of(chain: Chain) -> str:
 def taken_by_itself(case: Case, chain: Chain) -> Frame | None:
     """Where the end of a chain took the lock that it waits for, as its lines tell; None where another thread may have one of that name.
 
-    Whoever waits beside it for the same lock is a victim.
+    A thread that waits beside it for the same lock is a victim.
     """
     node = chain.end.node
     frame = takes_again(case.history, node) if chain.end.kind == "lock" and not chain.end.detail else None

@@ -80,7 +80,7 @@ def blocked_network(case: Case) -> Outcome:
 
 
 def _ceiling(case: Case, chain: Chain, silent: float) -> float:
-    """What listens and has never trained is a server without visitors, as far as anybody can tell; what a peer does is not seen."""
+    """What listens and has never trained is a server without visitors, as far as can be told; what a peer does is not seen."""
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN" and not _trained(case, chain):
         return ONE_SOURCE
@@ -244,7 +244,7 @@ def _looks_up(end: End) -> bool:
 
 
 def _has_met(case: Case, chain: Chain) -> bool:
-    """Whether a key of the store is _missed_at_rendezvous while others are in a collective: all have met, and nobody is missing."""
+    """True if a rank waits for a key of the store while others are in a collective: all have met, and none is missing."""
     return chain.end.detail == "store" and any(other.end.kind == "collective" for other in case.chains.values())
 
 

@@ -31,9 +31,9 @@ BLOCKED_PIPE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
 
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
 OUTPUTS = (1, 2)
-ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why nobody reads
+ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why there is no reader
 GUESSED = 0.7  # the reader may go on: other threads of it move, or what it waits for could not be seen
-HELD = "Ctrl-S was typed there, or whoever shows it (tmux, screen, ssh) has stopped"
+HELD = "Ctrl-S was typed there, or what shows it (tmux, screen, ssh) has stopped"
 QUESTIONS = frozenset({"input", "getpass", "getpass.getpass", "click.confirm", "click.prompt"})
 
 
@@ -76,7 +76,7 @@ def blocked_pipe(case: Case) -> Outcome:
 
 
 def _of_pipe(case: Case, chain: Chain, asks: bool) -> Finding:
-    """Of a pipe that stays as it is; ``asks``: the program put a question to whoever is at the other end."""
+    """Of a pipe that stays as it is; ``asks``: the program put a question to the other end."""
     end, pipe, wait = chain.end, chain.end.descriptor, chain.end.node.wait
     opens = wait is not None and wait.kind == "open"
     writes = end.kind == "pipe_full" or (wait is not None and wait.writes)
@@ -236,9 +236,9 @@ def held(case: Case, chain: Chain) -> Finding | None:
 
 
 def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, bool]:
-    """In words, and whether somebody may come there: who holds it, opens a FIFO by its name, or cannot be seen.
+    """In words, and whether a process may come there: who holds it, opens a FIFO by its name, or cannot be seen.
 
-    A pipe without a name that nobody is seen to hold, not even the thread's own process, has somebody at its other end all the same:
+    A pipe without a name that no process is seen to hold, not even the thread's own process, has a holder at its other end all the same:
     else the read had met the end of the file, and the write an error (pipe(7)). That one is in another pid namespace, or another
     user's.
     """
@@ -261,7 +261,7 @@ def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, 
 def asks_once(case: Case, chain: Chain) -> bool:
     """Whether a program that has trained already puts a question: one read of stdin at a line of its own, in no loop over it.
 
-    Nor one that was answered before: whoever drives a program over its stdin sends the next order when it likes.
+    Nor one that was answered before: what drives a program over its stdin sends the next order when it likes.
     """
     node, pipe = chain.end.node, chain.end.descriptor
     line = calling_line(case.history, node.stack) if node.stack is not None else None

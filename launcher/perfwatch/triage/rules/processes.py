@@ -179,7 +179,7 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
 
 
 def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
-    """Whoever lives and shares the lock waits too: one that has ended took it along, or one of its slots, or is missed at a barrier."""
+    """All that live and share the lock wait too: one that has ended took it along, or one of its slots, or is missed at a barrier."""
     dead = ended_processes.missed(case, chain, dead)
     how, (lasts, patience) = how_it_ended(case.history, dead[-1]), ended_processes.lasting(case, chain)
     lost = [culprit(node_of(case.history, case.job, pid)) for pid in dead[-ended_processes.SHOWN :]]
@@ -196,7 +196,7 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
             *ended_processes.words_of(case, dead),
         ),
         ceiling=min(INFERRED, lasts.ceiling),
-        but={"stuck_worker": "whoever lives and could let it go on waits itself"},
+        but={"stuck_worker": "every living process that could let it go on waits itself"},
         next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
         culprits=(*lost, *ended_processes.left(chain, chain.culprits())),
     )

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.decide import silence_of_rank, watched_seconds
+from perfwatch.triage.graph.decide import silence_of_rank
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
@@ -20,7 +20,7 @@ from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import through_data
 from perfwatch.triage.shares.data import for_training
-from perfwatch.triage.shares.thresholds import LASTS, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node, culprit, node_of
@@ -92,8 +92,7 @@ def _in_loops(case: Case, built: Builder) -> frozenset[Key]:
 
 def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate) -> Finding | None:
     node, pid = _last(case, built, way)
-    own = node == chain.start
-    if own and (built.seen[way[0].key].work.data < WORKS_BYTES or watched_seconds(case) < LATELY_SECONDS):
+    if node == chain.start and way[-1].kind != "sent":
         return None
     resource, role = _over(built, way)
     measured = work_of(case.history, pid)
@@ -106,8 +105,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     may = role is Role.MAY_PROVIDE
     beside = may and pid in case.chains  # whether for this wait is not seen
     slow = "loader" in chain.through  # it may only be slow
-    works = "may release it, and works" if may else "works for it"
-    does = "data moves over it" if own else f"{_named(case, node, pid, chain)} {works}"
+    does = "may release it, and works" if may else "works for it"
     needs = LASTS * temporal(case) if in_call or beside or slow else 0.0
     if _never_ends(way[-1]):  # it may work, or turn for ever: until its time is over that is not known
         needs = temporal(case) * (ONE_CALL_TIMES if way[-1].ends is Ends.ONE_CALL else 1.0)
@@ -115,7 +113,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_waits_for(chain, resource)}; {does}: {doing}",
+        summary=f"{_waits_for(chain, resource)}; {_named(case, node, pid, chain)} {does}: {doing}",
         confidence=MAY if may or chain.start.stack is None else MOVES_DATA if moves and not in_call else WORKS,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
@@ -167,14 +165,11 @@ def _never_ends(task: Task) -> bool:
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
     """The task that works or wakes, as a thread of a process."""
-    last = next(
-        task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes", "moves")
-    )
+    last = next(task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes"))
     if last.kind == "bytes":
         last = next(iter(_senders(built, last)), way[0])
-    if last.kind in ("thread", "moves"):
-        key = ("thread", *last.key[1:])
-        return built.node(key), built.graph.tasks[key].pid
+    if last.kind == "thread":
+        return built.node(last.key), last.pid
     pid, *tid = (int(str(part)) for part in last.key[1:])
     if last.kind == "work" and pid == way[0].pid:  # of its own process: another thread does it
         beside = [one for one in case.history.of(Thread, pid) if one[1] != way[0].tid]

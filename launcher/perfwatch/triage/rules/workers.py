@@ -152,7 +152,7 @@ def all_nap(case: Case, chain: Chain) -> bool:
 def told_without_a_stack(case: Case, chain: Chain) -> bool:
     """Whether the kernel alone tells that a worker stands: it sleeps beyond the patience, or a loader's waits for a lock for ever.
 
-    A loader's worker that is idle looks into its queue again and again. Nobody else who might deliver moves.
+    A loader's worker that is idle looks into its queue again and again. No other thread that might deliver moves.
     """
     end = chain.end
     locked = end.kind == "lock" and end.node.role == "worker" and waits_forever(end.node)

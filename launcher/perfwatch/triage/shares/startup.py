@@ -36,7 +36,7 @@ def prepares(case: Case, rank: Member) -> bool:
 def goes_through_rounds(case: Case, rank: Member) -> bool:
     """True if it has never trained, and turns in loops that have an end within one that waits for a condition.
 
-    A vocabulary is merged in rounds, each over all of the words: a round ends, and nobody knows how many there will be.
+    A vocabulary is merged in rounds, each over all of the words: a round ends, and how many there will be is not known.
     """
     kinds = loop_of(case.history, case.chains[rank.pid].end.node).kinds
     return kinds[:1] == ("for",) and "while" in kinds and has_not_trained(case, rank)
@@ -71,7 +71,7 @@ def _untrained(case: Case, rank: Member) -> bool:
 
 # After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
 SETTLED_SECONDS = 12.0
-# Of a process that was watched from its start and has made no step that anybody counts.
+# Of a process that was watched from its start and has made no step that is counted.
 YOUNG_SECONDS = 30.0
 BEFORE_SECONDS = 2.0  # a job is started a moment before its watch
 # Slow causes that hold however young a run is: events and states, not shares of a window. Restarted ranks always begin.
@@ -88,7 +88,7 @@ def _begins(case: Case, rank: Member) -> bool:
     if not counted:
         return case.session.mode == "run" and _age_seconds(case, rank) < YOUNG_SECONDS
     first, intervals = counted[0], counted[0].reading.interval_seconds
-    # Of many steps the first look has the newest intervals alone: those before were as long, as far as anybody knows.
+    # Of many steps the first look has the newest intervals alone: those before were as long, as far as is known.
     before = max(sum(intervals), first.reading.count * (median(intervals) or 0.0))
     known = len(intervals) >= 2 or first.reading.count <= 2
     return known and case.at - first.at + before < SETTLED_SECONDS

@@ -46,7 +46,7 @@ STEPS = ("backward", "optimizer")  # tags of a training; a server runs models fo
 RAYLET = "raylet"  # the program of the process above all actors and tasks of a machine
 REMOTE = "remote"  # kind of the edge from one that waits for what an actor or a task makes
 SHOWN = 3
-ITS_NEXT_CALL = "its next call"  # detail of an end that is such an actor, of which nobody knows who would call it
+ITS_NEXT_CALL = "its next call"  # detail of an end that is such an actor, of which it is not known what would call it
 CALLED, CALLS = "rpc_call", "rpc_wait"  # tags of a thread that executes a call, and of one that waits for an answer
 ANSWER = "the answer to a remote call"
 ENDS = "rpc_shutdown"  # tag of that function
@@ -89,7 +89,7 @@ def _turns(frame: r.Frame) -> bool:
 
 
 def _waits_for_the_training(history: History, node: Node) -> bool:
-    """Whether a thread that trained outside of any loop is in one now that nobody can come to: it does not listen, nor ask to type."""
+    """Whether a thread that trained outside of any loop is in one now that nothing can come to: it does not listen, nor ask to type."""
     stacks = (one.reading for one in reversed(history.series(r.Stack, node.pid, node.tid)))
     newest = next((one for one in stacks if any_tag(tags(one), *STEPS) and "import" not in tags(one)), None)
     if newest is None or any(map(_turns, own_frames(newest))) or node.wait is None or node.wait.fd is None:
@@ -181,7 +181,7 @@ def not_yet_done(history: History, job: Job, node: Node) -> Found | None:
 def remote_calls(history: History, job: Job, node: Node) -> Found | None:
     """Of a rank that waits for the answer to a call: the threads that execute one now, of those that move to them alone.
 
-    For which of them, nobody sees; but a call whose answer is waited for at once has run since. The future of a call looks like
+    For which of them is not seen; but a call whose answer is waited for at once has run since. The future of a call looks like
     that of a collective, but where others only serve.
     """
     asks = CALLS in node.inner or (waits_for_work(history, node) and _others_serve(history, job, node))

@@ -13,7 +13,7 @@ A_LOCK = "a lock"
 A_CONDITION = "a condition or an event"
 A_BARRIER = "the others at a barrier"
 ROOM = "room in a queue"
-HELD = (A_LOCK, A_BARRIER)  # given back by whoever took them, or shared with those who are yet to come
+HELD = (A_LOCK, A_BARRIER)  # given back by the thread that took them, or shared with threads yet to come
 A_REMOTE_CALL = "a remote call"
 AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
 NEWS = "something on the files that it watches"
@@ -76,7 +76,7 @@ def _puts_between_processes(node: Node) -> bool:
 def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]:
     """Of the threads beside one that waits, those in a function that lets it go on: what that calls bears the name of what it asks.
 
-    ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. Whoever asks for the same thing waits as well.
+    ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. A thread that asks for the same thing waits as well.
     """
     asked = _asked(history, node)
     wanted = {(name, call) for name, method in asked for call in LET_GO_ON[method]}

@@ -79,7 +79,7 @@ def gives(wait: r.Wait, fd: int) -> bool:
 
 
 def is_typed_at(terminal: r.Descriptor) -> bool:
-    """Whether somebody may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
+    """Whether a person may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
 
     Others are serial lines to a device, or the terminals that programs make for those that they talk to.
     """

@@ -48,7 +48,7 @@ def ask(end: End) -> tuple[str, ...]:
     socket = end.descriptor.socket if end.descriptor is not None else None
     if end.kind != "network" or socket is None:
         return ()
-    if socket.state == "LISTEN":  # there is nobody yet at the other end; one of a file is called as its program likes
+    if socket.state == "LISTEN":  # nothing is yet at the other end; one of a file is called as its program likes
         return (f"ss -{'xlp' if socket.family == 'unix' else 'tlnp'} | grep -F {quote(socket.local)}",)
     return (f"ss -tnp | grep {quote(socket.peer)}",) if socket.peer else ()
 

@@ -40,10 +40,9 @@ def _turns(built: Builder, task: Task, node: Node) -> bool:
 def _card(built: Builder, uuid: str) -> Key:
     seen, newest = regime(built.history, uuid), kernels(built.history, uuid)
     if seen.kind == "spin" and not newest.go_on:
-        known = newest.usual_known or (built.case.job.world_size or len(built.case.ranks)) > 1
-        sure = (
-            seen.source == "gpm" and not seen.computes and known
-        )  # hardware counters: its tensor cores and memory are idle
+        several = (built.case.job.world_size or len(built.case.ranks)) > 1
+        known = newest.usual_known or (several and not seen.is_no_collective)
+        sure = seen.source == "gpm" and not seen.computes and known  # counters: its tensor cores and memory are idle
         fate = Fate(Prospect.SETTLED if sure else Prospect.OPEN, Basis.KERNEL, why="its kernel moves nothing")
     elif seen.polls:
         fate = Fate(Prospect.OPEN, why="its kernel polls")

@@ -8,7 +8,7 @@ import signal
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims.native import is_in_native_code
-from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task, Unread
+from perfwatch.triage.graph.model import Acts, Basis, Kind, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
@@ -121,7 +121,8 @@ def _file_of_others(built: Builder, node: Node) -> str:
         return Unread("the files that it watches were not read")
     for file in files:
         if file.socket is None and file.kind not in ("pipe", "anon", "file"):
-            return f"what comes over {file.target}"
+            of_kernel = file.target.partition(":")[2].strip("[]") in KERNEL_FILES
+            return (Acts if of_kernel else str)(f"what comes over {file.target}")
         if file.socket is not None and file.socket.family != "unix":
             return "a connection"
         if file.socket is not None and set(file.socket.peer_pids) - set(built.job.members):
@@ -139,11 +140,11 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
     )
     telling = (*TELLING, signal.SIGCHLD) if has_children else TELLING
     if node.tid == node.pid and caught is not None and any(caught >> (one - 1) & 1 for one in telling):
-        return "a signal handler"
+        return Acts("a signal handler")
     files = waited_on(history, node)
     kernel = (file for file in files if file.target.partition(":")[2].strip("[]") in KERNEL_FILES)
     if any(not (file.kind == "eventfd" and file.writers) for file in kernel):
-        return "a timer or watch of the kernel"
+        return Acts("a timer or watch of the kernel")
     known = set(python_threads(history, node.pid))
     looks = threads_of(history, node.pid)
     with_nccl = any(one.name.startswith("pt_nccl") for one in looks)
@@ -154,7 +155,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
             continue
         parked = (one.wait.kind == "futex" and one.wait.forever) or one.wait.kind == "accept"
         if not parked and not with_nccl and not of_gloo(history, one.pid, one.tid):
-            return f"a native thread that may act ({one.name})"
+            return Acts(f"a native thread that may act ({one.name})")
     return ""
 
 

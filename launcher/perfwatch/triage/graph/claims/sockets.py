@@ -1,12 +1,14 @@
-"""Connections: the other end is often on another host, so they are never complete. Bytes that arrive are work."""
+"""Connections: the other end is often on another host, so they are never complete. Bytes that pass are work."""
 
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import OTHER_END, Builder, end_of
 from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import BYTES_SECONDS
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
+from perfwatch.triage.moving.work import passed
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
-from perfwatch_probes import readings as r
+from perfwatch.triage.waits.other_end import sends
 
 
 def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -23,14 +25,10 @@ def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadA
                 built.graph.claim(built.process(member.pid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
     if end.descriptor is not None:
         fd = end.descriptor.fd
-        grown = built.history.growth(r.Descriptor, node.pid, fd, of=_received, seconds=BYTES_SECONDS)
-        if grown is not None and grown[0] > 0:
-            leaf = built.lives(("bytes", node.pid, fd), 1.0, "bytes arrive")
-            built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+        if passed(built.history, node.pid, fd, BYTES_SECONDS) > 0:
+            built.claim_bytes(resource, ("bytes", node.pid, fd), "bytes arrive")
+        elif sends(end) is not None and passed(built.history, node.pid, fd, BYTES_SECONDS, sent=True) >= ARRIVING_BYTES:
+            built.claim_bytes(resource, ("sent", node.pid, fd), "the other end takes what is sent")
     if EVENT_LOOP in node.inner:
         built.claim_descendants(resource, node.pid)
     task.waits = (resource,)
-
-
-def _received(file: r.Descriptor) -> float | None:
-    return None if file.socket is None else file.socket.received_bytes

@@ -2,11 +2,11 @@
 
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Kind, Prospect, Resource, Task
+from perfwatch.triage.graph.model import Activity, Acts, Basis, Ends, Fate, Kind, Prospect, Resource, Task
 from perfwatch.triage.graph.thresholds import POLLING_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
-from perfwatch.triage.waits.edges import Edge
+from perfwatch.triage.waits.edges import SIGNAL_WAITS, Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch.triage.words.code import next_try_seconds
 
@@ -20,7 +20,9 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
     loop = loop_of(built.history, node)
     if left is None or (seen.state is Activity.POLLS and not _leads_on(loop, node)):
         built.loop(task.key, loop)
-        resource = Resource(Kind.FLAG, task.key, complete=False, why="it polls", basis=Basis.TEXT)
+        signalled = node.wait is not None and node.wait.call in SIGNAL_WAITS
+        why = Acts("a process that sends the signal") if signalled else "it polls"
+        resource = Resource(Kind.FLAG, task.key, complete=False, why=why, basis=Basis.TEXT)
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
         built.claim_descendants(resource, node.pid)
         built.claim_ranks(resource)
