@@ -26,6 +26,7 @@ from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.node import EVENT_LOOP, Node
 from perfwatch_probes.readings import Stack, Thread
@@ -172,7 +173,7 @@ def _open_seconds(
         return float("inf")
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max(_longest_step(case, pid), *lulls)
-    timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * recovered)
+    timeout = max(temporal(case) * table.open_times, LONGEST_STEPS * recovered)
     counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
     needs = timeout * (table.counts_times if counts else 1.0)
     seen = watched_seconds(case)
