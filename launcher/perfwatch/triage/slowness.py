@@ -1,12 +1,11 @@
 """What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself.
 
-A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere share of the training thread's samples is a
-``Share``, judged by the one method that all of them have.
+A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere part of the training thread's time is a
+``Part``: bins of its budget, judged by the one method that all of them have.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,8 +15,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS, LOST_SHARE
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
@@ -25,7 +25,6 @@ from perfwatch_probes import readings as r
 WINDOW_SECONDS = LATELY_SECONDS
 FEW_SAMPLES = 30
 RESIDUE = 0.5  # of what it costs a cause explains that others may be behind, or that makes every other cause worse
-LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on it is high, certain, explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
 UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
@@ -180,24 +179,24 @@ def slow(
 
 
 @dataclass(frozen=True)
-class Share:
-    """A cause that is a share of the training thread's samples: which ones, how often it comes back, and what else must hold."""
+class Part:
+    """A cause that is a part of the training thread's time: which bins, how often it comes back, and what else must hold."""
 
     line: Line
-    holds: Callable[[Case, r.Stack], bool]
+    bins: tuple[Bin, ...]
     times: int = 1
-    given: Callable[[Case, Member, Profile], bool] = lambda *_: True
+    given: Callable[[Case, Member, Budget], bool] = lambda *_: True
     ceiling: float = CERTAIN
 
     def judge(self, case: Case) -> Finding | None:
         """The finding about the rank that loses most, if that is worth a verdict."""
-        holds = partial(self.holds, case)
-        found = worst(case, lambda _, seen: seen.share_where(holds))
+        found = worst(case, lambda rank, _: budget(case, rank).share(*self.bins))
         if found is None:
             return None
         rank, seen, lost = found
-        times, frame = len(seen.runs(holds)), seen.top_line(holds)
-        if times < self.times or not self.given(case, rank, seen):
+        holds, spent = is_in(case, *self.bins), budget(case, rank)
+        times = len(seen.runs(holds))
+        if times < self.times or not self.given(case, rank, spent):
             return None
-        sure = min(certainty(lost), self.ceiling)
+        frame, sure = spent.of(*self.bins).top_line(), min(certainty(lost), self.ceiling)
         return slow(case, self.line, rank, lost, frame=frame, confidence=sure, seen=seen, times=times)

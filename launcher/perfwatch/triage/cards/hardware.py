@@ -16,12 +16,12 @@ import bisect
 import re
 from itertools import pairwise
 
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import FEW_SAMPLES_OF_A_CARD, IN_USE, Regime, activities
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, quantile
 from perfwatch.triage.moving.progress import WARM_UP_STEPS
+from perfwatch.triage.shares.budget import trained_for
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MINUTE_SECONDS
 from perfwatch.verdict import CardFigures, Efficiency, ModelFigures, Spread
 from perfwatch_probes.readings import Gpu, GpuSample, Steps

@@ -27,7 +27,7 @@ def recurrent(case: Case, rank: Member, seen: Profile, holds: Callable[[Stack], 
     return len(phases), min(*shares, _share_of_long_steps(case, rank, len(phases)))
 
 
-def is_in(frame: Frame | None, stack: Stack) -> bool:
+def is_at(frame: Frame | None, stack: Stack) -> bool:
     """Whether a stack is in the same function of the program's own as some frame."""
     own = user_frame(stack)
     return own is not None and frame is not None and (own.function, own.file) == (frame.function, frame.file)

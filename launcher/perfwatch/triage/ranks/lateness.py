@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
@@ -15,7 +14,8 @@ from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.ranks.groups import FEW, once_per_case
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.data import WAITING_SHARE, awaits_data
+from perfwatch.triage.shares.budget import awaits_data, trained_for
+from perfwatch.triage.shares.data import WAITING_SHARE
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of

@@ -29,9 +29,9 @@ from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_w
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.workers import through_a_queue, without_a_batch
+from perfwatch.triage.shares.budget import SYNCS
 from perfwatch.triage.shares.data import producers, starving, works
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
-from perfwatch.triage.shares.saving import SYNCS
 from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,

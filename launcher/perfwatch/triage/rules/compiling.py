@@ -1,10 +1,10 @@
 """torch.compile: the first compilation, and those that come back."""
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
-from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.case import Case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.budget import since_first_step
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MEDIUM, MOSTLY, TWICE

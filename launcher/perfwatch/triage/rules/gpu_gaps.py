@@ -5,17 +5,16 @@ has tried its ways to run a convolution, for that takes gigabytes (torch, ``aten
 with 2.11).
 """
 
-from functools import partial
 from itertools import pairwise
 
 from perfwatch.triage.busy import MOVES_SHARE, phases
-from perfwatch.triage.cards.accelerated import Accelerated, accelerated, in_copy, slow_on_gpu, sync_share, units
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, slow_on_gpu, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import ceiling_mib_per_second, traffic_mib_per_second
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.own_work import calls_at
+from perfwatch.triage.shares.budget import Bin, is_in
 from perfwatch.triage.shares.python import mode_on
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -24,6 +23,7 @@ from perfwatch.triage.shares.thresholds import (
     HIGH,
     LARGE,
     LATELY_SECONDS,
+    LOST_SHARE,
     LOW,
     MEDIUM,
     MOST,
@@ -31,9 +31,8 @@ from perfwatch.triage.shares.thresholds import (
     NOTABLE,
     OFTEN,
 )
-from perfwatch.triage.slowness import LOST_SHARE, Line, Saw, certainty, samples
-from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.words.frames import show, tags, tags_of
+from perfwatch.triage.slowness import Line, Saw, certainty, samples
+from perfwatch.triage.words.frames import show, tags_of
 from perfwatch.verdict import Abstention, Finding, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuProcess, GpuSample, SourceLine, Stack, Thread
 
@@ -63,12 +62,11 @@ COPIES = Line(
 
 def copy_bound(case: Case) -> Outcome:
     """Fires on a card that waits while bytes cross the link."""
-    copies = partial(in_copy, case.history)
     for one in accelerated(case):
-        seen, moved = one.profile, traffic_mib_per_second(case.history, one.card)
+        seen, spent, moved = one.profile, one.spent(case), traffic_mib_per_second(case.history, one.card)
         if one.card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
             continue
-        copying = seen.share_where(copies)
+        copying = spent.share(Bin.COPYING)
         if moved is None and copying >= LOST_SHARE:
             unmeasured = Missing(witness="pcie", reason="how many bytes cross the link of this card is not measured")
             return Abstention(cause=COPY_BOUND.name, missing=(unmeasured,))
@@ -76,7 +74,7 @@ def copy_bound(case: Case) -> Outcome:
         full = ceiling is not None and (moved or 0.0) >= NEAR_CEILING * ceiling
         if moved is None or moved < TRAFFIC_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
             continue
-        frame, saving = show(seen.top_line(copies)), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
+        frame, saving = show(spent.of(Bin.COPYING).top_line()), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
         return slow_on_gpu(
             case,
             COPIES,
@@ -111,12 +109,12 @@ SYNCHRONISES = Line(
 def synchronising(case: Case) -> Outcome:
     """Fires on a thread that waits for a card which is not busy."""
     for one in accelerated(case):
-        seen, card = one.profile, one.card
-        syncs, others = sync_share(case, seen), seen.share("loader_wait", "fetch", "save", "collective")
+        seen, card, spent = one.profile, one.card, one.spent(case)
+        syncs, others = spent.share(Bin.GPU), spent.share(Bin.DATA, Bin.LOADING, Bin.SAVING, Bin.RANKS)
         gaps = card.kind == "wait" or card.waits_for_launches
         if not gaps or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES or syncs < NOTABLE or others > OFTEN:
             continue  # a loop that reads its loss every tenth step waits less where the card is not the bottleneck
-        lost, frame = min(card.waiting, 1.0 - others), show(seen.top_line(partial(in_sync, case.history)))
+        lost, frame = min(card.waiting, 1.0 - others), show(spent.of(Bin.GPU).top_line())
         sure = certainty(min(lost, 2 * syncs))
         return slow_on_gpu(case, SYNCHRONISES, one, lost, frame=frame, confidence=sure, syncs=syncs)
     return None
@@ -143,7 +141,7 @@ THRASHES = Line(
 def allocator_thrash(case: Case) -> Outcome:
     """Fires on memory that saw-tooths while the card waits."""
     for one in accelerated(case):
-        emptying = one.profile.share_where(partial(_empties, case))
+        emptying = one.spent(case).share(Bin.EMPTYING)
         # Kernels that fill so much of the card do not wait for their launch.
         large = (one.card.sm_active or 0.0) >= OFTEN * (one.card.graphics or 1.0)
         if _tries_convolutions(case, one):
@@ -158,9 +156,9 @@ def allocator_thrash(case: Case) -> Outcome:
 
 
 def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: float) -> Finding:
-    empties, used = partial(_empties, case), _memory_used(case, one)
-    known = emptying >= EMPTYING or len(one.profile.runs(empties)) > 1  # it came back to the call
-    frame = show(one.profile.top_line(empties)) if known else None
+    used = _memory_used(case, one)
+    known = emptying >= EMPTYING or len(one.profile.runs(is_in(case, Bin.EMPTYING))) > 1  # it came back to the call
+    frame = show(one.spent(case).of(Bin.EMPTYING).top_line()) if known else None
     often = f"{frees} times in {min(LATELY_SECONDS, case.history.at):.0f} s"
     between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
     return slow_on_gpu(
@@ -187,11 +185,6 @@ def _sure_of_memory(case: Case, one: Accelerated) -> float:
         return HIGH
     may_search = mode_on(case, one.rank, "cudnn_benchmark") is not False
     return LOW if may_search and one.profile.share_where(_in_convolution) > 0.0 else MEDIUM
-
-
-def _empties(case: Case, stack: Stack) -> bool:
-    """True if a stack is in ``empty_cache``, or at a line that calls it."""
-    return "empty_cache" in tags(stack) or "empty_cache" in calls_at(case.history, stack)
 
 
 def _memory_used(case: Case, one: Accelerated) -> list[int]:
@@ -286,7 +279,7 @@ def _tries_convolutions(case: Case, one: Accelerated) -> bool:
     """
     if mode_on(case, one.rank, "cudnn_benchmark") is False:
         return False
-    if one.profile.turns(_in_convolution) < FEW_TIMES or one.profile.share_where(partial(_empties, case)):
+    if one.profile.turns(_in_convolution) < FEW_TIMES or one.spent(case).share(Bin.EMPTYING):
         return False
     return _fills_up(case, one) is False and _frees_often(_frees(_memory_used(case, one)), one)
 

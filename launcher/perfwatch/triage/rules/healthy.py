@@ -15,12 +15,11 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, Budget, budget
-from perfwatch.triage.shares.data import awaits_data
+from perfwatch.triage.shares.budget import Bin, Budget, awaits_data, budget, native_python_share, without_gradients_at
 from perfwatch.triage.shares.gil import GIL_SHARE, gil_wait
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, native_python_share, python_called_back
+from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, python_called_back
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     FEW_TIMES,
@@ -32,7 +31,7 @@ from perfwatch.triage.shares.thresholds import (
     MUCH,
     NOTABLE,
 )
-from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates, without_gradients_at
+from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates
 from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
@@ -76,12 +75,15 @@ def cpu_training(case: Case) -> Outcome:
     return _goes_on(case, trainers, share, runs, cards)
 
 
+SETUP = (Bin.TUNING, Bin.COMPILING, Bin.STARTING, Bin.WORKERS)
+
+
 def _computes(case: Case, rank: Member) -> float:
     """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
     spent = budget(case, rank)
     if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > LARGE:
         return 0.0
-    return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
+    return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, *SETUP, Bin.SAVING, Bin.COPYING_MODEL)
 
 
 def _awaits_gil(case: Case, rank: Member) -> bool:
@@ -129,7 +131,7 @@ DOUBTS: tuple[tuple[Bin, float, str], ...] = (
     (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
     (Bin.OTHER, OWN_SHARE, "at {line}, outside of modules, backward passes and optimizers: is that the model?"),
     (Bin.NO_GRADIENTS, MUCH, "is forward passes without gradients, at {line}: an evaluation, or a part of the method?"),
-    (Bin.BATCHES, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
+    (Bin.LOADING, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
 )
 
 

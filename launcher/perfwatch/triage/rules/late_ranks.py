@@ -16,9 +16,9 @@ from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, wa
 from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.own_work import takes_a_lock
-from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, Line, certainty, slow
+from perfwatch.triage.shares.budget import Bin, budget, spent
+from perfwatch.triage.shares.thresholds import LOST_SHARE
+from perfwatch.triage.slowness import FEW_SAMPLES, WINDOW_SECONDS, Line, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
 from perfwatch.verdict import Culprit, Evidence, Level, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Process, Stack
@@ -107,7 +107,7 @@ def _works_most(case: Case, late: Member) -> bool:
 
 def _late(case: Case, told: Late) -> Outcome:
     late, seen = told.rank, told.seen
-    saving = seen.share_where(partial(in_save, case))
+    saving = spent(case, seen).share(Bin.SAVING)
     if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
     why = lateness.own_cause(case, late, seen)
@@ -187,7 +187,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     # Of a model so small that half of its step goes to the others is no fault of the fabric.
     sure = certainty(least) if least >= MOST_OF_IT and not by_turns else min(Level.HIGH, certainty(least))
     counts = CROWDED if least < MOST_OF_IT else 1.0
-    if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
+    if any(budget(case, rank).share(Bin.LOCK) >= LOST_SHARE for rank in ranks):
         counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
     return _exposed(case, ranks[0], counts * least, how, (*_waiting(case, ranks, waits), network), sure)
 

@@ -11,13 +11,12 @@ from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import cpu
+from perfwatch.triage.shares.budget import saves
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.saving import saves
-from perfwatch.triage.shares.thresholds import MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
+from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
-    LOST_SHARE,
     RESIDUE,
     WINDOW_SECONDS,
     Facts,

@@ -13,9 +13,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles
 from perfwatch.triage.shares.data import starving, turns
 from perfwatch.triage.shares.gil import kept_from_gil
-from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import (
     HOOK_CALLERS,
@@ -26,16 +26,15 @@ from perfwatch.triage.shares.python import (
     calls_back,
     keeps_gil,
     mode_on,
-    native_profile,
     python_called_back,
 )
-from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
     HIGH,
     LATELY_SECONDS,
+    LOST_SHARE,
     MEDIUM,
     MOSTLY,
     MUCH,
@@ -45,12 +44,11 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.shares.training import decodes
 from perfwatch.triage.slowness import (
-    LOST_SHARE,
     NOTED,
     RESIDUE,
     Line,
+    Part,
     Saw,
-    Share,
     certainty,
     noted,
     samples,
@@ -59,7 +57,7 @@ from perfwatch.triage.slowness import (
 )
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.words.code import calling_line, line_of, lock_taken
+from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
 from perfwatch.verdict import Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
@@ -111,7 +109,7 @@ def host_bound_python(case: Case) -> Outcome:
             continue
         lost, moved = min(card.waiting, launching), traffic_mib_per_second(case.history, card)
         copies = moved is None or moved >= COPIES_MIB_PER_SECOND
-        line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
+        line = seen.top_line(lambda stack: bin_of(case, stack) is not Bin.SAVING) or seen.top_line()
         does, helps = COMPUTES if _computes_at(seen, line) else IDLES if card.kind == "idle" else LAUNCHES
         return slow_on_gpu(
             case,
@@ -189,7 +187,7 @@ def _uses_a_card(case: Case, rank: Member) -> bool:
     return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, LATELY_SECONDS))
 
 
-def _in_hooked_library(_: Case, stack: Stack) -> bool:
+def _in_hooked_library(stack: Stack) -> bool:
     """True if a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
     path = callback_path(stack)
     if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
@@ -197,7 +195,7 @@ def _in_hooked_library(_: Case, stack: Stack) -> bool:
     return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
 
 
-HOOKED_LIBRARY = Share(
+HOOKED_LIBRARY = Part(
     Line(
         HOST_BOUND_PYTHON,
         "a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch",
@@ -205,14 +203,15 @@ HOOKED_LIBRARY = Share(
         NOT_TORCH,
         ("let {at} look at fewer steps, or at less, or with tensors",),
     ),
-    _in_hooked_library,
+    (Bin.HOOKS,),
     times=FEW_TIMES,
-    given=lambda case, rank, _: not _uses_a_card(case, rank),
+    given=lambda case, rank, spent: (
+        not _uses_a_card(case, rank) and spent.of(Bin.HOOKS).share_where(_in_hooked_library) >= MOSTLY
+    ),
     ceiling=HIGH,
 )
 
 
-COLLECTING = frozenset({"gc.collect", "collect"})
 # CPython 3.10 to 3.13, gcmodule.c / gc.c.
 COLLECTOR = tuple(
     "gc_collect collect. deduce_unreachable subtract_refs move_unreachable visit_decref visit_reachable update_refs untrack_".split()
@@ -231,8 +230,10 @@ COLLECTS = Line(
 
 def garbage_collection(case: Case) -> Outcome:
     """Fires when the collector costs a good part of the training thread's time."""
-    calling = partial(collects, case)
-    shares = [(rank, seen, seen.share_where(calling), _share_in_collector(case, rank)) for rank, seen in working(case)]
+    shares = [
+        (rank, seen, budget(case, rank).share(Bin.GARBAGE), _share_in_collector(case, rank))
+        for rank, seen in working(case)
+    ]
     least = max(LOST_SHARE, NEARLY_ALL * max((max(one[2:]) for one in shares), default=0.0))
     # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
     alike = [one for one in shares if max(one[2:]) >= least]
@@ -241,17 +242,11 @@ def garbage_collection(case: Case) -> Outcome:
     sizes = {rank.pid: case.history.latest(ProcessUsage, rank.pid) for rank, *_ in alike}
     bytes_of = {pid: usage.reading.resident_bytes if usage else 0 for pid, usage in sizes.items()}
     rank, seen, calls, inside = max(alike, key=lambda one: (bytes_of[one[0].pid], max(one[2:])))
-    frame = seen.top_line(calling) or seen.top_line()
+    frame = budget(case, rank).of(Bin.GARBAGE).top_line() or seen.top_line()
     where = f", at {show(frame)}" if frame else ""
     return slow(
         case, COLLECTS, rank, max(calls, inside), frame=frame, seen=seen, calls=calls, inside=inside, where=where
     )
-
-
-def collects(case: Case, stack: Stack) -> bool:
-    """True if a stack stands at a line that calls the collector."""
-    line = calling_line(case.history, stack)
-    return "gc" in tags(stack) or (line is not None and not COLLECTING.isdisjoint(line.calls))
 
 
 def _share_in_collector(case: Case, rank: Member) -> float:
@@ -326,7 +321,7 @@ def debug_apis_on(case: Case) -> Outcome:
 def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
     """One or more aids are on; the first has the best evidence."""
     lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
-    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or _profiles(stack))
+    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
     return slow(
         case,
         AID,
@@ -361,7 +356,7 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
-    if (share := seen.share_where(_profiles)) >= NOTABLE:
+    if (share := seen.share_where(profiles)) >= NOTABLE:
         yield Aid(case.saw("stack", pid, "a profiler runs in the loop", f"{share:.0%} {of}", "0 %"), share)
     if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
         # Each launch waits for its kernel, and the card for the next: what that costs is known of cards that were sampled.
@@ -398,13 +393,6 @@ def _records_for_good(entered: str) -> bool:
 
 def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
-
-
-def _profiles(stack: Stack) -> bool:
-    """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
-    frames = (frame for frame in stack.frames if "profiler" in tags(Stack(pid=0, tid=0, frames=(frame,))))
-    names = {frame.function.rsplit(".", 1)[-1] for frame in frames}
-    return bool(names - {"__enter__", "__exit__", "__init__", "record_function"}) or "_parse_kineto_results" in names
 
 
 RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
@@ -445,13 +433,12 @@ def contended_lock(case: Case) -> Outcome:
 
 def _kept_from_lock(case: Case) -> Finding | None:
     """A training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
-    at_lock = partial(takes_a_lock, case.history)
     for rank in case.ranks:
-        seen = case.profile(rank, LATELY_SECONDS)
-        lost = seen.share_where(at_lock)
+        spent = budget(case, rank)
+        seen, lost = spent.seen, spent.share(Bin.LOCK)
         if seen.samples < ENOUGH_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        frame, busy = seen.top_line(at_lock), _running_threads(case, rank)
+        frame, busy = spent.of(Bin.LOCK).top_line(), _running_threads(case, rank)
         held = _holding(case, rank, line_of(case.history, frame))
         owner = held if held is not None else next(iter(busy), None)
         if owner is None:

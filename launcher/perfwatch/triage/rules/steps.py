@@ -7,18 +7,18 @@ from functools import partial
 from itertools import pairwise
 
 from perfwatch.text import short_time
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
 from perfwatch.triage.moving.growth import carrier, change_point, growing
 from perfwatch.triage.moving.motion import was_at
-from perfwatch.triage.moving.periods import is_in
+from perfwatch.triage.moving.periods import is_at
 from perfwatch.triage.moving.progress import StepClock, evaluated
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import training
+from perfwatch.triage.shares.budget import trained_for
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.data import discarded
 from perfwatch.triage.shares.own_work import calls_at, lines_around
@@ -508,7 +508,7 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
     if seen.seconds < MINUTE_SECONDS or any(one.samples < ENOUGH_SAMPLES or not one.seen("backward") for one in parts):
         return None
     for frame in parts[-1].busiest(QUARTERS):
-        shares = [one.share_where(partial(is_in, frame)) for one in parts]
+        shares = [one.share_where(partial(is_at, frame)) for one in parts]
         rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
         jump = max(math.log(before / after) for before, after in pairwise(rest))
         gradual = jump <= MOST * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
@@ -522,7 +522,7 @@ def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
     others = [one for one in first.busiest(QUARTERS) if (one.function, one.file) != (without.function, without.file)]
 
     def share(part: Profile, of: Frame) -> float:
-        return part.share_where(partial(is_in, of)) / (1.0 - part.share_where(partial(is_in, without)))
+        return part.share_where(partial(is_at, of)) / (1.0 - part.share_where(partial(is_at, without)))
 
     return all(share(first, one) < A_LITTLE * share(last, one) for one in others[:1])
 
@@ -542,7 +542,7 @@ def _in_order(values: Sequence[float]) -> bool:
 def _in_model(frame: Frame, stack: Stack) -> bool:
     """True if a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
     below = any_tag(inner_tags(stack), "forward", "backward")
-    return is_in(frame, stack) and (below or short_name(frame.function) == "forward")
+    return is_at(frame, stack) and (below or short_name(frame.function) == "forward")
 
 
 def kept_graph(case: Case) -> Finding | None:

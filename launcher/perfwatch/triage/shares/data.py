@@ -17,6 +17,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.budget import awaits_data
 from perfwatch.triage.shares.profile import Profile, lasting
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -24,6 +25,7 @@ from perfwatch.triage.shares.thresholds import (
     HIGH,
     LARGE,
     LATELY_SECONDS,
+    LOST_SHARE,
     MEDIUM,
     MOSTLY,
     MUCH,
@@ -32,7 +34,7 @@ from perfwatch.triage.shares.thresholds import (
     TWICE,
 )
 from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
-from perfwatch.triage.slowness import LOST_SHARE, Line, asleep_share
+from perfwatch.triage.slowness import Line, asleep_share
 from perfwatch.triage.waits.libraries import serving
 from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import line_of, names
@@ -100,7 +102,6 @@ def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> Makers:
 WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
 BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
 LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
-OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
 STEP_CALLS = frozenset({"backward", "zero_grad"})
@@ -197,13 +198,6 @@ class Starving:
 def _waits_for_ranks(seen: Profile) -> bool:
     """True if a rank is nearly always where others are waited for, and not short of data itself."""
     return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
-
-
-def awaits_data(stack: Stack) -> bool:
-    """True if a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
-    found = tags(stack)
-    elsewhere = any_tag(found, "exit", "collective", "rendezvous", "save", "compile", "loader")
-    return "loader_wait" in found or (any_tag(found, *OWN_WAITS) and not elsewhere)
 
 
 def starving(case: Case) -> Starving | None:

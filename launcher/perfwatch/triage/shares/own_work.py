@@ -6,7 +6,6 @@ Tensor arithmetic that the program calls from its own functions looks the same i
 import re
 
 from perfwatch.triage.history import History
-from perfwatch.triage.shares.profile import in_own_sampler
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import (
     COMPREHENSIONS,
@@ -95,11 +94,6 @@ def fetches_itself(stack: r.Stack) -> bool:
         if tags_of(frame.function, frame.file) & LOADER:
             return False
     return False
-
-
-def prepares(stack: r.Stack) -> bool:
-    """True if a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
-    return fetches(stack) or in_own_sampler(stack)
 
 
 def fetches(stack: r.Stack) -> bool:

@@ -16,12 +16,13 @@ from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.moving.work import releases_gil
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.budget import compiles
 from perfwatch.triage.shares.own_work import lines_around
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import MANY_SAMPLES, MOSTLY
 from perfwatch.triage.waits.devices import BEGUN_SECONDS, engine_threads
 from perfwatch.triage.words.code import TRAINS, names
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags, tags_of
+from perfwatch.triage.words.frames import is_user, own_frames, short_name, tags, tags_of
 from perfwatch_probes import readings as r
 
 LINES = 2
@@ -119,18 +120,6 @@ def _age_seconds(case: Case, rank: Member) -> float:
 
 
 # The compiler
-
-
-def compiles(stack: r.Stack) -> bool:
-    """In the compiler, what it imports for its work included; not in the import of it, which the first optimizer step of any program makes.
-
-    Of the two, the outer one says what the thread is at.
-    """
-    for frame in reversed(own_frames(stack)):
-        found = tags_of(frame.function, frame.file)
-        if any_tag(found, "compile", "import"):
-            return "compile" in found
-    return False
 
 
 def in_compiler(history: History, seen: Profile, awaits: bool = False) -> Callable[[r.Stack], bool]:
