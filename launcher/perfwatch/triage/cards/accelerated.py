@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.triage.busy import Phase
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, baseline, regimes, spins_on, unseen
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of, shared, unused
 from perfwatch.triage.case import Case
@@ -21,7 +20,7 @@ from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.startup import in_compiler
 from perfwatch.triage.shares.thresholds import MEDIUM
-from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
+from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Phase, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
 from perfwatch.triage.words.frames import tags

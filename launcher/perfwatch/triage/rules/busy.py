@@ -5,7 +5,6 @@ from functools import partial
 
 import msgspec
 
-from perfwatch.triage.busy import MOVES_SHARE, WINDOW_SECONDS, Phase, phases
 from perfwatch.triage.cards.accelerated import drives_a_card, sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
@@ -54,7 +53,18 @@ from perfwatch.triage.shares.training import (
     training_loop,
     without_gradients,
 )
-from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, Facts, Line, Saw, samples
+from perfwatch.triage.slowness import (
+    FEW_SAMPLES,
+    MOVES_SHARE,
+    NOTED,
+    PHASE_SECONDS,
+    Facts,
+    Line,
+    Phase,
+    Saw,
+    phases,
+    samples,
+)
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit
@@ -164,7 +174,7 @@ def evaluating(case: Case) -> Outcome:
 def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     steps = case.progress[rank.pid].steps
     if seen.count(makes_gradients) or (
-        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS
+        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < PHASE_SECONDS
     ):
         return None
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
@@ -180,7 +190,7 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 
 def _lately(case: Case, rank: Member) -> Profile:
-    seen, longer = case.profile(rank, WINDOW_SECONDS), case.profile(rank, LATELY_SECONDS)
+    seen, longer = case.profile(rank, PHASE_SECONDS), case.profile(rank, LATELY_SECONDS)
     return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
 
 
@@ -363,7 +373,7 @@ def downloading(case: Case) -> Outcome:
     """Fires on a rank that makes no step while bytes arrive on the socket that it waits for."""
     fed = starving(case)
     for rank in case.ranks:
-        now, chain, recent = case.progress[rank.pid], case.chains[rank.pid], case.profile(rank, WINDOW_SECONDS)
+        now, chain, recent = case.progress[rank.pid], case.chains[rank.pid], case.profile(rank, PHASE_SECONDS)
         if (fed is not None and fed.rank.pid == rank.pid) or (now.kind == "moving" and now.steps is not None):
             continue  # batch after batch comes, however slowly
         if sends(chain.end) is not None or "remote_get" in chain.end.node.inner:

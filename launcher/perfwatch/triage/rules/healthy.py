@@ -15,8 +15,16 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, Budget, awaits_data, budget, native_python_share, without_gradients_at
-from perfwatch.triage.shares.gil import GIL_SHARE, gil_wait
+from perfwatch.triage.rules.python import GIL_SHARE, gil_wait
+from perfwatch.triage.shares.budget import (
+    WRITING,
+    Bin,
+    Budget,
+    awaits_data,
+    budget,
+    native_python_share,
+    without_gradients_at,
+)
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, python_called_back
@@ -81,9 +89,14 @@ SETUP = (Bin.TUNING, Bin.COMPILING, Bin.STARTING, Bin.WORKERS)
 def _computes(case: Case, rank: Member) -> float:
     """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
     spent = budget(case, rank)
-    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > LARGE:
+    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or _is_kept(spent):
         return 0.0
     return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, *SETUP, Bin.SAVING, Bin.COPYING_MODEL)
+
+
+def _is_kept(spent: Budget) -> bool:
+    """True if one thing that is no training takes a large part of the time: whatever the reason, that is not healthy."""
+    return max(map(spent.share, (Bin.DATA, Bin.UNPICKLING, Bin.LOCK, *WRITING))) > LARGE
 
 
 def _awaits_gil(case: Case, rank: Member) -> bool:
@@ -226,7 +239,7 @@ def balanced(case: Case) -> Outcome:
         seen = case.profile(rank, LATELY_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > LARGE or _awaits_gil(case, rank):
+        if _is_kept(budget(case, rank)) or _awaits_gil(case, rank):
             return None  # whatever the reason, that is not healthy
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)

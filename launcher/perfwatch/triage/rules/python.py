@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import traffic_mib_per_second
@@ -13,10 +15,10 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles
+from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
 from perfwatch.triage.shares.data import starving, turns
-from perfwatch.triage.shares.gil import kept_from_gil
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.own_work import rests, takes_a_lock
+from perfwatch.triage.shares.profile import Profile, profile
 from perfwatch.triage.shares.python import (
     HOOK_CALLERS,
     OWNED_LOOKS,
@@ -28,6 +30,7 @@ from perfwatch.triage.shares.python import (
     mode_on,
     python_called_back,
 )
+from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -44,22 +47,28 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.shares.training import decodes
 from perfwatch.triage.slowness import (
+    MOVES_SHARE,
     NOTED,
     RESIDUE,
+    SURE_SHARE,
+    WINDOW_SECONDS,
     Line,
     Part,
     Saw,
     certainty,
     noted,
+    phases,
     samples,
     slow,
     working,
+    worst,
 )
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
+from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.code import line_of, lock_taken
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
-from perfwatch.verdict import Evidence, Finding, Outcome
+from perfwatch.triage.words.frames import any_tag, inner_tags, is_standard, is_user, show, tags, user_frames
+from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -509,9 +518,253 @@ def _workers_in_turn(case: Case) -> Finding | None:
     return found.finding(case, IN_TURN, doing, locked=locked, named=", ".join(map(str, locked.holders)))
 
 
+# Kept from the GIL
+
+OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
+FEW_LOOKS = 4
+FEW_ASKING = 3  # looks that found it asking: it may be told once by chance
+FEW_DUMPS = 3
+GIL_SHARE = 0.3  # of its time; beside one thread that computes in Python a training thread that does so too loses half
+# Of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it.
+HELD_SHARE = 0.6
+OFTEN_HELD = 2  # of them; a dump may fall between two owners
+CEILING = 0.93  # the owner is seen, in a handful of dumps
+KEPT = (
+    "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
+    (),
+    (("held_gil", "the training thread gets its turn: it runs {runs:.0%} of the time"),),
+    (
+        "move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
+        "python3.13t has no GIL, if every extension of the program is built for it",
+    ),
+)
+OWN_WAITS = tuple(
+    "loader_wait thread_wait queue_get mp_queue_get pool_wait futures_wait mp_receive collective rendezvous".split()
+)
+
+
+@dataclass(frozen=True)
+class GilWait:
+    """How a training thread waits for the GIL. All shares are of its time."""
+
+    share: float
+    run_share: float
+    switches_per_second: float
+    asking: int  # looks that found it in such a wait
+    looks: int
+
+
+@dataclass(frozen=True)
+class GilOwners:
+    """Who owned the GIL in the dumps that tell it."""
+
+    dumps: int
+    own: int  # of them: the training thread
+    others: tuple[tuple[int, int], ...]  # (thread, dumps), the one that owned it most often first
+
+    @property
+    def held(self) -> int:
+        """In how many dumps some other thread had it."""
+        return sum(times for _, times in self.others)
+
+
+def gil_wait(case: Case, rank: Member) -> GilWait | None:
+    """How the training thread waits for the GIL; None where it was not seen to, or not looked at often enough.
+
+    What it neither runs nor waits for a CPU it sleeps, and of that as much is for the GIL as of the looks that found it asleep.
+    A loop of the program's own that polls with so short a timeout looks the same to the kernel: its line tells. A timeout that could not
+    be read says nothing: by then the thread may have gone on.
+    """
+    tid = case.progress[rank.pid].thread
+    moved = motion(case.history, rank.pid, tid, WINDOW_SECONDS)
+    looks = [one.reading for one in case.history.series(Thread, rank.pid, tid, seconds=WINDOW_SECONDS)]
+    asleep = [one for one in looks if one.state not in ("R", "S") or (one.state == "S" and one.wait is not None)]
+    timed = [one.wait for one in asleep if one.wait is not None and one.wait.kind == "futex" and not one.wait.forever]
+    left = [one.remaining_seconds for one in timed if one.remaining_seconds is not None]
+    asking, known = sum(one <= GIL_WAIT_SECONDS for one in left), len(asleep) - len(timed) + len(left)
+    often = moved.switches_per_second is not None and moved.switches_per_second >= OFTEN_PER_SECOND
+    if moved.run_share is None or len(looks) < FEW_LOOKS or asking < FEW_ASKING or not often:
+        return None
+    elsewhere = profile(case.history, rank.pid, tid, WINDOW_SECONDS).share_where(lambda stack: _waits(case, stack))
+    idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
+    share = min(idle * asking / known, 1.0 - elsewhere)
+    return GilWait(share, moved.run_share, moved.switches_per_second or 0.0, asking, len(looks))
+
+
+def gil_owners(case: Case, rank: Member) -> GilOwners | None:
+    """Who owned the GIL lately; None where too few dumps tell. Each dump shows every thread, and equal ones are one record."""
+    seen_in: Counter[int] = Counter()
+    owned: Counter[int] = Counter()
+    for pid, tid in case.history.of(Stack, rank.pid):
+        for seen in case.history.series(Stack, pid, tid, seconds=WINDOW_SECONDS):
+            if seen.reading.owns_gil is not None:
+                seen_in[tid] += seen.reading.samples
+                owned[tid] += seen.reading.samples if seen.reading.owns_gil else 0
+    dumps = max(seen_in.values(), default=0)
+    if dumps < FEW_DUMPS:
+        return None
+    own = owned.pop(case.progress[rank.pid].thread, 0)
+    return GilOwners(dumps, own, tuple(one for one in owned.most_common() if one[1]))
+
+
+def kept_from_gil(case: Case, cause: Cause) -> Outcome:
+    """A training thread that goes on, and waits most of its time for the GIL that other threads of its process own."""
+    moving = (rank for rank in case.ranks if case.progress[rank.pid].kind == "moving")
+    waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) and wait.share >= GIL_SHARE]
+    told = [(rank, wait, owners) for rank, wait in waiting if (owners := gil_owners(case, rank)) is not None]
+    held = [one for one in told if one[2].held >= max(OFTEN_HELD, HELD_SHARE * (one[2].held + one[2].own))]
+    if waiting and not told:
+        reason = f"fewer than {FEW_DUMPS} dumps tell who owns the GIL, for which the training thread waits"
+        return Abstention(cause=cause.name, missing=(Missing(witness="stack", reason=reason),))
+    if not held:
+        return None
+    rank, wait, owners = max(held, key=lambda one: one[1].share)
+    tid, _ = owners.others[0]
+    node = node_of(case.history, case.job, rank.pid, tid)
+    line = show(profile(case.history, rank.pid, tid, WINDOW_SECONDS).top_line() or node.frame)
+    name = f"thread {node.name or tid}"
+    at = line or f"what {name} computes"
+    more = len(owners.others) - 1
+    beside = f" and {more} other{'' if more == 1 else 's'}" if more else ""
+    has = "has" if not more else "have"
+    return slow(
+        case,
+        Line(cause, *KEPT),
+        rank,
+        wait.share,
+        explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
+        confidence=min(CEILING, certainty(wait.share)),
+        before=_evidence(case, rank, wait, owners, name),
+        culprits=(msgspec.structs.replace(culprit(node), frame=line),),
+        holders=f"{name}{beside} of its own process {has}{f', mostly at {line}' if line else ''}",
+        runs=wait.run_share,
+        moves=at,
+    )
+
+
+def _evidence(case: Case, rank: Member, wait: GilWait, owners: GilOwners, name: str) -> tuple[Evidence, ...]:
+    own = f"pid {rank.pid} thread {case.progress[rank.pid].thread}"
+    tid, times = owners.others[0]
+    runs = motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share
+    owned = f"in {times} of {owners.dumps} dumps, the training thread in {owners.own}"
+    asks = f"in {wait.asking} of {wait.looks} looks, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
+    found = (
+        case.saw("stack", f"pid {rank.pid} {name}", "owns the GIL", owned, "the training thread in most"),
+        case.saw("thread", own, "asks for the GIL", asks, "never, or now and then"),
+    )
+    if runs is None:
+        return found
+    return (*found, case.saw("thread", f"pid {rank.pid} thread {tid}", "runs meanwhile", f"{runs:.0%} of a core"))
+
+
+def _waits(case: Case, stack: Stack) -> bool:
+    """Whether it waits, or sleeps, for something of the program's own."""
+    return any_tag(tags(stack), *OWN_WAITS) or rests(case.history, stack) or takes_a_lock(case.history, stack)
+
+
+# The compiler
+
+COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
+RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
+
+COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
+COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
+COMPILES = Line(
+    COMPILING,
+    "torch.compile is compiling{passed}",
+    (
+        samples("is in the compiler, or waits for it", "training code", "share"),
+        Saw("thread", "something works", "{runs:.0%} of a core, {helpers} compile processes busy", "above 2 %"),
+        Saw("engine", "made passes before", "it ran before this compilation", "never", share="passed"),
+    ),
+)
+COMES_BACK = Line(
+    RECOMPILING,
+    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:.0f} s, at {at}",
+    (
+        Saw(
+            "stack",
+            "the compiler comes back",
+            "{times} stretches, {lost:.0%} of {seen.samples} samples",
+            "once, at the start",
+        ),
+    ),
+    (("compiling", "steps were made in between"),),
+    ("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+)
+
+
+def compiling(case: Case) -> Outcome:
+    """Fires on a rank whose training thread is in the compiler."""
+    at_work = [m for m in case.job.members.values() if m.alive and (m.role == "compile" or m.process.name in COMPILERS)]
+    cores = (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0 for m in at_work)
+    helpers = sum(used > MOVES_SHARE for used in cores)
+    for phase in phases(case, moving=True):
+        steps = case.progress[phase.rank.pid].kind == "moving"
+        # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
+        awaits = helpers > 0 and not steps
+        share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
+        if share < (COMPILING_SHARE if steps else MOSTLY):
+            continue
+        whole = case.profile(phase.rank, LATELY_SECONDS)
+        again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
+        comes_back = steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank)))
+        if comes_back or came_back(case, phase.rank, whole):
+            continue  # ``recompiling``
+        ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
+        if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
+            continue
+        passed = ", though passes were made before," if again else ""
+        return phase.finding(case, COMPILES, MEDIUM if again else CERTAIN, share=share, helpers=helpers, passed=passed)
+    return None
+
+
+def recompiling(case: Case) -> Outcome:
+    """Fires when the compiler comes back between steps."""
+    found = worst(case, lambda rank, seen: _trained(case, rank, seen).share_where(compiles))
+    if found is None:
+        return None
+    rank, whole, lost = found
+    seen, steps = _trained(case, rank, whole), case.steps(rank)
+    times = len(seen.runs(compiles))
+    advanced = steps.advanced > 0 if steps is not None else stepped(seen)
+    if times < TWICE or not (advanced or came_back(case, rank, seen)):
+        return None
+    sure, frame = min(CERTAIN if advanced else HIGH, certainty(lost)), seen.top_line(compiles)
+    return slow(case, COMES_BACK, rank, lost, confidence=sure, frame=frame, seen=seen, times=times)
+
+
+def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples since the first step; all of them where a pass is known to have been made before."""
+    begun = seen.sights[0].at - seen.sights[0].reading.span_seconds if seen.sights else 0.0
+    return seen if passed_before(case.history, rank.pid, begun) else since_first_step(case, rank, seen)
+
+
+def came_back(case: Case, rank: Member, seen: Profile) -> bool:
+    """True if it did so in a loop that makes steps, where none are counted and one takes longer than the window."""
+    if case.steps(rank) is not None or returns(case.history, seen) < TWICE:
+        return False
+    return seen.seen("optimizer") or bool(steps_around(case.history, seen))
+
+
+def compiles(stack: Stack) -> bool:
+    """True if a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    return "compile" in tags(stack)
+
+
+def stepped(seen: Profile) -> bool:
+    """True if steps were made between compilations."""
+    steps = untorn(seen).turns(
+        lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack)
+    )
+    return steps >= TWICE
+
+
 RULES = (
     Rule(HOST_BOUND_PYTHON, host_bound_python),
     Rule(GARBAGE_COLLECTION, garbage_collection),
     Rule(DEBUG_APIS_ON, debug_apis_on),
     Rule(CONTENDED_LOCK, contended_lock),
+    Rule(COMPILING, compiling),
+    Rule(RECOMPILING, recompiling),
 )

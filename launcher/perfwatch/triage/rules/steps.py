@@ -4,14 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
+
+import msgspec
 
 from perfwatch.text import short_time
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, median
-from perfwatch.triage.moving.growth import carrier, change_point, growing
-from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.ends.gone import restarts
+from perfwatch.triage.history import History, median, quantile
+from perfwatch.triage.moving.motion import motion, was_at
 from perfwatch.triage.moving.periods import is_at
 from perfwatch.triage.moving.progress import StepClock, evaluated
 from perfwatch.triage.moving.within import turns_within
@@ -20,9 +22,9 @@ from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import training
 from perfwatch.triage.shares.budget import trained_for
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
-from perfwatch.triage.shares.data import discarded
+from perfwatch.triage.shares.data import discarded, starving
 from perfwatch.triage.shares.own_work import calls_at, lines_around
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -37,16 +39,19 @@ from perfwatch.triage.shares.thresholds import (
     MOST,
     MOSTLY,
     MUCH,
+    NEARLY_ALL,
     NOTABLE,
     NOW_SECONDS,
     RUN_SECONDS,
     SEVERAL_TIMES,
+    TWICE,
 )
-from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, slow
-from perfwatch.triage.words.code import asks_for_an_update, line_of
+from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, certainty, slow, worst
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.words.code import asks_for_an_update, line_of, next_try_seconds, retries
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
-from perfwatch.verdict import Finding, Outcome
-from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps
+from perfwatch.verdict import Culprit, Finding, Outcome
+from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps, Thread
 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
@@ -568,4 +573,254 @@ def _grown(history: History, pid: int) -> float | None:
     return rate if last - first >= GROWS_BYTES and rate >= GROWS_BYTES_PER_SECOND else None
 
 
-RULES = (Rule(SKIPPING_STEPS, skipping_steps), Rule(REGRESSED, regressed))
+# How the pace of a run changes
+
+PARTS = 8
+EACH_PART = 8  # in each part
+GROWN = 1.5  # times, from the first part to the last
+IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
+ONE_JUMP = 0.6  # of the growth (of its logarithm) between two neighbours at most: else it is a shift
+MOST_LINES = 20  # that are asked after
+CARRIED = 0.5  # of the growth, by a function that is named for it
+FEW_STEPS = 12  # on each side of the change
+RATIO = 1.2
+# The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
+BEFORE_SECONDS = 2.0
+# Of the dozens on either side so many may be as those on the other: on a machine with neighbours a second passes otherwise now and
+# then (measured: up to 0.04). As the newest ones, so many in a row are no accident.
+STRAYS, LASTS = 0.05, 5
+OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
+
+
+def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
+    """The median step of the first and of the last part of the run, where steps grow all along; None where they do not.
+
+    Args:
+        intervals: seconds, oldest first.
+    """
+    length = len(intervals) // PARTS
+    if length < EACH_PART:
+        return None
+    newest = intervals[len(intervals) - PARTS * length :]
+    parts = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]
+    if min(parts) <= 0 or parts[-1] < GROWN * parts[0]:
+        return None
+    ordered = [later > earlier for earlier, later in combinations(parts, 2)]
+    jump = max(math.log(later / earlier) for earlier, later in pairwise(parts))
+    if sum(ordered) < IN_ORDER * len(ordered) or jump > ONE_JUMP * math.log(parts[-1] / parts[0]):
+        return None
+    return parts[0], parts[-1]
+
+
+def change_point(intervals: tuple[float, ...], each: float = 1.0) -> tuple[int, float, float] | None:
+    """Where the median shifts upward for good: (index, median before, median after); None when it does not.
+
+    Args:
+        intervals: seconds, oldest first.
+        each: how many steps were made for each that is listed: a look lists the newest ones.
+    """
+    best: tuple[float, int, float, float] | None = None
+    stride = max(1, len(intervals) // 64)
+    for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
+        before, after = intervals[:index], intervals[index:]
+        low, high = median(before) or 0.0, median(after) or 0.0
+        if each * sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
+            continue
+        separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
+        if separated > 0 and (best is None or separated > best[0]) and not _comes_back(before, after, low, high):
+            best = (separated, index, low, high)
+    return best[1:] if best else None
+
+
+def _comes_back(before: Sequence[float], after: Sequence[float], low: float, high: float) -> bool:
+    """Whether steps were as long before for a while, or as quick again after: sorted batches begin anew with each epoch.
+
+    The first steps of a run do not count: they are slow by nature.
+    """
+    middle = math.sqrt(low * high)
+    earlier = [one > middle for one in _blocks(before[FEW_STEPS:])]
+    while earlier and earlier[-1]:
+        earlier.pop()  # the change itself lies a little earlier
+    later = [one < middle for one in _blocks(after)]
+    return any(sum(one) > STRAYS * len(one) for one in (earlier, later)) or all(later[-LASTS:])
+
+
+def _blocks(intervals: Sequence[float]) -> list[float]:
+    """The median of each dozen."""
+    starts = range(0, len(intervals) - FEW_STEPS + 1, FEW_STEPS)
+    return [median(intervals[at : at + FEW_STEPS]) or 0.0 for at in starts]
+
+
+def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | None:
+    """The line of the program's own for which most of the growth goes, and its share of the newer samples; None without one.
+
+    Args:
+        seen: samples of the training thread while steps grew.
+        first: seconds of a step then.
+        last: seconds of a step now.
+
+    Time per step is share times length: what is constant takes a smaller share of longer steps.
+    """
+    middle = len(seen.sights) // 2
+    older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
+    best: tuple[float, Frame, float] | None = None
+    for frame in newer.busiest(MOST_LINES):
+        before, now = _share(older, frame), _share(newer, frame)
+        grown = now * last - before * first
+        if now > before and grown >= CARRIED * (last - first) and (best is None or grown > best[0]):
+            best = (grown, frame, now)
+    return best[1:] if best else None
+
+
+def _share(seen: Profile, frame: Frame) -> float:
+    return seen.share_where(lambda stack: _function(user_frame(stack)) == _function(frame))
+
+
+def _function(frame: Frame | None) -> tuple[str, str] | None:
+    return None if frame is None else (short_name(frame.function), frame.file)
+
+
+# The same call is tried again and again, or the ranks are started again and again
+
+RESTARTED = "restart_loop"
+RETRYING = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
+
+POLLS_PER_SECOND = 20.0  # sleeps of milliseconds: such a loop may poll for what another process makes
+BACKS_OFF = Line(
+    RETRYING,
+    "the training thread {does} {lost:.0%} of the time at {at}{again}",
+    (Saw("stack", "sleeps between tries", "{share}", "0 %"),),
+    (("blocked_network", "each try returns"),),
+    ("look at what {at} calls",),
+)
+WORKERS_BACK_OFF = Line(
+    RETRYING,
+    "{waits}",
+    (Saw("stack", "sleep between tries", "{share:.0%} of their samples", "0 %", of="{kind}"),),
+    (("starved_by_network", "they sleep between two tries: no answer is under way"),),
+    ("look at what {line} calls: who refuses, and why?",),
+)
+RESTARTS = Line(
+    Cause(RESTARTED, "slow", "user_code", ()),
+    "{how} of rank {found.rank} in {found.seconds:.0f} s",
+    (
+        Saw(
+            "process",
+            "replaced",
+            "{found.processes} processes, one after the other, in {found.seconds:.0f} s",
+            "one",
+            of="rank {found.rank}",
+        ),
+    ),
+    (("crashed", "a new process takes the place of each one that ends"),),
+    ("read the first traceback in the ranks' own output",),
+)
+
+
+def retrying(case: Case) -> Outcome:
+    """Fires on ranks that are restarted, or where a training thread, or a producer of its data, backs off again and again."""
+    return _restarting(case) or _backs_off(case) or _workers_back_off(case)
+
+
+def _backs_off(case: Case) -> Finding | None:
+    tries = partial(retries, case.history)
+    found = worst(case, lambda _, seen: seen.share_where(tries)) or only_tries(case)
+    if found is None:
+        return None
+    rank, seen, lost = found
+    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
+    if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
+        return None
+    node = case.chains[rank.pid].start
+    rests, left = seen.share_where(tries), next_try_seconds(case.history, node.thread, node.stack) or 0.0
+    share = f"{rests:.0%} of {seen.samples} samples" + (
+        f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
+    )
+    does = "backs off and retries"
+    again = f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else ""
+    ceiling = 1.0
+    if wakes > POLLS_PER_SECOND:
+        does, again = "asks again", f", {wakes:,.0f} times a second: it may poll for what another one makes"
+        ceiling = MEDIUM
+    sure, frame = min(ceiling, certainty(lost)), seen.top_line(tries)
+    return slow(case, BACKS_OFF, rank, lost, frame=frame, confidence=sure, does=does, again=again, share=share)
+
+
+def _workers_back_off(case: Case) -> Finding | None:
+    found = starving(case)
+    if found is None:
+        return None
+    at_work, tries = found.profiles(case), partial(retries, case.history)
+    samples = sum(seen.share_where(tries) * seen.samples for _, _, seen in at_work)
+    share = samples / max(1, sum(seen.samples for _, _, seen in at_work))
+    if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
+        return None
+    doing = f"backing off and retrying {share:.0%} of the time"
+    return found.finding(case, WORKERS_BACK_OFF, doing, share=share, line=found.line(case))
+
+
+def _restarting(case: Case) -> Finding | None:
+    """That ranks end and new ones of the same number take their places; None where none did."""
+    found = restarts(case)
+    if found is None:
+        return None
+    often = found.processes > TWICE
+    how = "restarts the ranks again and again" if often else "has restarted the ranks once"
+    count = f"{found.processes} processes" if often else "a second process"
+    culprits = tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2])
+    facts = Facts(found=found, how=f"the launcher {how}: {count}")
+    told = RESTARTS.finding(case, culprits, CERTAIN if often else LOW, **facts)
+    return msgspec.structs.replace(told, lost_share=1.0)
+
+
+WAITS_SHARE = 0.05  # of a core: more is work in the try
+
+Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
+
+
+def only_tries(case: Case) -> tuple[Member, Profile, float] | None:
+    """The first such rank, with its samples and their share: no step between the tries, and it woke for the next one, or is known to."""
+    for rank in case.ranks:
+        seen, node = case.profile(rank, LATELY_SECONDS), case.chains[rank.pid].start
+        if seen.samples < ENOUGH_SAMPLES or seen.seconds < NOW_SECONDS:
+            continue
+        share = seen.share_where(partial(retries, case.history))
+        comes_back = (
+            wakes(case, node.pid, node.tid) or next_try_seconds(case.history, node.thread, node.stack) is not None
+        )
+        share = share if share >= NEARLY_ALL and comes_back else _share_in_one_loop(case, node, seen)
+        if share >= NEARLY_ALL:
+            return rank, seen, share
+    return None
+
+
+def wakes(case: Case, pid: int, tid: int) -> bool:
+    """True if a thread came back from its sleep while we watched."""
+    woke = case.history.growth(Thread, pid, tid, of=lambda thread: thread.voluntary_switches)
+    return woke is not None and woke[0] >= TWICE
+
+
+def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
+    """Of the samples, those that rest in one loop between tries, or wait in a try of that very loop; 0 for a thread that works."""
+    rests = [one.reading for one in seen.sights if retries(case.history, one.reading)]
+    places = {place for stack in rests for place in _places(stack)[:1]}
+    ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
+    if len(places) != 1 or ran is None or ran > WAITS_SHARE or seen.seen(*TRAINING_TAGS):
+        return 0.0
+    if len(seen.runs(partial(retries, case.history))) < TWICE:
+        return 0.0
+    return seen.share_where(lambda stack: not places.isdisjoint(_places(stack)))
+
+
+def _places(stack: Stack) -> list[Place]:
+    """Every call of the program's own that a stack is in, innermost first: wherever in the called function it is."""
+    own = user_frames(stack)
+    led = [(frame.file, frame.function, frame.line) for frame in own]
+    return [((frame.file, frame.function), tuple(led[index + 1 :])) for index, frame in enumerate(own)]
+
+
+RULES = (
+    Rule(SKIPPING_STEPS, skipping_steps),
+    Rule(REGRESSED, regressed),
+    Rule(RETRYING, retrying),
+)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
@@ -15,7 +14,19 @@ from perfwatch.triage.shares import budget
 from perfwatch.triage.shares.budget import WRITING, Bin, is_in
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
-from perfwatch.triage.slowness import Facts, Line, Saw, certainty, samples, slow, working, worst
+from perfwatch.triage.slowness import (
+    MOVES_SHARE,
+    Facts,
+    Line,
+    Phase,
+    Saw,
+    certainty,
+    phases,
+    samples,
+    slow,
+    working,
+    worst,
+)
 from perfwatch.triage.words.code import TRAINS, calling_line, names, retries
 from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
