@@ -15,7 +15,7 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.python import GIL_SHARE, gil_wait
+from perfwatch.triage.rules.python import gil_wait
 from perfwatch.triage.shares.budget import (
     WRITING,
     Bin,
@@ -101,7 +101,7 @@ def _is_kept(spent: Budget) -> bool:
 
 def _awaits_gil(case: Case, rank: Member) -> bool:
     """True if it waits for a thread of its own process, whichever holds the GIL meanwhile."""
-    return (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE
+    return gil_wait(case, rank) is not None
 
 
 def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, cards: list[Regime]) -> Finding:

@@ -17,7 +17,6 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
 from perfwatch.triage.shares.data import starving, turns
-from perfwatch.triage.shares.own_work import rests, takes_a_lock
 from perfwatch.triage.shares.profile import Profile, profile
 from perfwatch.triage.shares.python import (
     HOOK_CALLERS,
@@ -43,6 +42,7 @@ from perfwatch.triage.shares.thresholds import (
     MUCH,
     NEARLY_ALL,
     NOTABLE,
+    OFTEN,
     TWICE,
 )
 from perfwatch.triage.shares.training import decodes
@@ -51,7 +51,6 @@ from perfwatch.triage.slowness import (
     NOTED,
     RESIDUE,
     SURE_SHARE,
-    WINDOW_SECONDS,
     Line,
     Part,
     Saw,
@@ -67,7 +66,7 @@ from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
 from perfwatch.triage.words.code import line_of, lock_taken
-from perfwatch.triage.words.frames import any_tag, inner_tags, is_standard, is_user, show, tags, user_frames
+from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
 from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
@@ -293,58 +292,43 @@ UNDER_A_TOOL = Line(
 
 @dataclass(frozen=True)
 class Aid:
-    """One debugging aid that is on: the trace that it leaves, and what it costs.
-
-    Args:
-        evidence: the trace.
-        lost: the share of the time that it takes, as far as that is seen.
-        explains: the share of the time that it explains, where that is more than it takes itself.
-        sure: how sure it is that it costs anything.
-        line: the line of the program that it works at, where only the aid itself knows it.
-        around: the line around which it was switched on.
-    """
+    """One debugging aid that is on: the trace that it leaves, the share of the time that it costs as far as that is seen, how sure it is
+    that it costs any, the line that it works at where only the aid knows it, and the line around which it was switched on.
+    """  # fmt: skip
 
     evidence: Evidence
     lost: float = 0.0
-    explains: float = 0.0
     sure: float = HIGH
     line: Frame | None = None
     around: Frame | None = None
 
 
 def debug_apis_on(case: Case) -> Outcome:
-    """Fires on the traces that each debugging aid leaves."""
+    """Fires on the traces that each debugging aid leaves. Of several that are on the first has the best evidence."""
     for rank, seen in working(case):
         if found := tuple(_aids(case, rank, seen)):
-            return _aid_is_on(case, rank, seen, found)
+            lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
+            frame = budget(case, rank).of(Bin.DEBUGGING).top_line()
+            return slow(
+                case,
+                AID,
+                rank,
+                lost,
+                confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
+                frame=frame or next((aid.line for aid in found if aid.line), None),
+                before=tuple(aid.evidence for aid in found),
+                first=found[0].evidence,
+                where=f" at {show(frame)}" if frame else "",
+                around=f", switched on around {show(around)}" if around else "",
+                why="it takes the time" if lost else "it is on, whatever it costs",
+            )
         names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
         tool, lost = next((TOOLS[name] for name in names if name in TOOLS), ""), _waiting(case, rank)
-        if (
-            tool and lost >= LOST_SHARE
-        ):  # a cause that says what the host waits for is the better answer; that Python is slow is not
+        # A cause that says what the host waits for is the better answer; that Python is slow is not.
+        if tool and lost >= LOST_SHARE:
             sure, explains = min(HIGH, certainty(lost)), 1.2 * RESIDUE * lost
             return slow(case, UNDER_A_TOOL, rank, lost, explains=explains, confidence=sure, culprits=(), tool=tool)
     return None
-
-
-def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
-    """One or more aids are on; the first has the best evidence."""
-    lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
-    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or profiles(stack))
-    return slow(
-        case,
-        AID,
-        rank,
-        lost,
-        explains=max(lost, *(aid.explains for aid in found)),
-        confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
-        frame=frame or next((aid.line for aid in found if aid.line), None),
-        before=tuple(aid.evidence for aid in found),
-        first=found[0].evidence,
-        where=f" at {show(frame)}" if frame else "",
-        around=f", switched on around {show(around)}" if around else "",
-        why="it takes the time" if lost else "it is on, whatever it costs",
-    )
 
 
 def _waiting(case: Case, rank: Member) -> float:
@@ -361,7 +345,7 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     around = partial(_line_inside, case, seen, lambda entered: entered.partition("(")[0].rpartition(".")[2] in ANOMALY)
     if formats >= (FEW_STACKS if known else NOTABLE):
         claim = "anomaly detection formats a stack for each operation"
-        yield Aid(case.saw("stack", pid, claim, f"{formats:.0%} {of}", "0 %"), formats, held, around=around())
+        yield Aid(case.saw("stack", pid, claim, f"{formats:.0%} {of}", "0 %"), max(formats, held), around=around())
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
@@ -435,7 +419,7 @@ IN_TURN = Line(
 
 def contended_lock(case: Case) -> Outcome:
     """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
-    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case, CONTENDED_LOCK)
+    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 
@@ -518,29 +502,30 @@ def _workers_in_turn(case: Case) -> Finding | None:
     return found.finding(case, IN_TURN, doing, locked=locked, named=", ".join(map(str, locked.holders)))
 
 
-# Kept from the GIL
+# Kept from the GIL. The kernel tells the waits (CPython asks for it in a futex with a timeout of 5 ms, again and again), a dump of all
+# stacks the owner. Of a thread that stands the chains tell.
 
 OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
-FEW_LOOKS = 4
-FEW_ASKING = 3  # looks that found it asking: it may be told once by chance
-FEW_DUMPS = 3
-GIL_SHARE = 0.3  # of its time; beside one thread that computes in Python a training thread that does so too loses half
+GIL_SHARE = (
+    OFTEN  # of its time; beside one thread that computes in Python a training thread that does so too loses half
+)
 # Of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it.
 HELD_SHARE = 0.6
-OFTEN_HELD = 2  # of them; a dump may fall between two owners
-CEILING = 0.93  # the owner is seen, in a handful of dumps
-KEPT = (
+KEPT = Line(
+    CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
-    (),
-    (("held_gil", "the training thread gets its turn: it runs {runs:.0%} of the time"),),
+    (
+        Saw("stack", "owns the GIL", "{owned}", "the training thread in most", "pid {pid} {name}"),
+        Saw("thread", "asks for the GIL", "{asks}", "never, or now and then", "pid {pid} thread {tid}"),
+        Saw("thread", "runs meanwhile", "{meanwhile:.0%} of a core", of="pid {pid} thread {owner}", share="meanwhile"),
+    ),
+    (("held_gil", "the training thread gets its turn: it runs {wait.run_share:.0%} of the time"),),
     (
         "move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
         "python3.13t has no GIL, if every extension of the program is built for it",
     ),
 )
-OWN_WAITS = tuple(
-    "loader_wait thread_wait queue_get mp_queue_get pool_wait futures_wait mp_receive collective rendezvous".split()
-)
+OWN_WAITS = (Bin.DATA, Bin.RANKS, Bin.LOCK, Bin.SLEEPING, Bin.RETRYING)
 
 
 @dataclass(frozen=True)
@@ -554,112 +539,75 @@ class GilWait:
     looks: int
 
 
-@dataclass(frozen=True)
-class GilOwners:
-    """Who owned the GIL in the dumps that tell it."""
-
-    dumps: int
-    own: int  # of them: the training thread
-    others: tuple[tuple[int, int], ...]  # (thread, dumps), the one that owned it most often first
-
-    @property
-    def held(self) -> int:
-        """In how many dumps some other thread had it."""
-        return sum(times for _, times in self.others)
-
-
 def gil_wait(case: Case, rank: Member) -> GilWait | None:
-    """How the training thread waits for the GIL; None where it was not seen to, or not looked at often enough.
+    """How the training thread waits for the GIL; None where it is not seen to most of the time that it waits for something unknown.
 
     What it neither runs nor waits for a CPU it sleeps, and of that as much is for the GIL as of the looks that found it asleep.
     A loop of the program's own that polls with so short a timeout looks the same to the kernel: its line tells. A timeout that could not
     be read says nothing: by then the thread may have gone on.
     """
     tid = case.progress[rank.pid].thread
-    moved = motion(case.history, rank.pid, tid, WINDOW_SECONDS)
-    looks = [one.reading for one in case.history.series(Thread, rank.pid, tid, seconds=WINDOW_SECONDS)]
+    moved = motion(case.history, rank.pid, tid, LATELY_SECONDS)
+    looks = [one.reading for one in case.history.series(Thread, rank.pid, tid, seconds=LATELY_SECONDS)]
     asleep = [one for one in looks if one.state not in ("R", "S") or (one.state == "S" and one.wait is not None)]
     timed = [one.wait for one in asleep if one.wait is not None and one.wait.kind == "futex" and not one.wait.forever]
     left = [one.remaining_seconds for one in timed if one.remaining_seconds is not None]
     asking, known = sum(one <= GIL_WAIT_SECONDS for one in left), len(asleep) - len(timed) + len(left)
-    often = moved.switches_per_second is not None and moved.switches_per_second >= OFTEN_PER_SECOND
-    if moved.run_share is None or len(looks) < FEW_LOOKS or asking < FEW_ASKING or not often:
+    often = moved.switches_per_second or 0.0
+    if moved.run_share is None or asking < FEW_TIMES or often < OFTEN_PER_SECOND:
         return None
-    elsewhere = profile(case.history, rank.pid, tid, WINDOW_SECONDS).share_where(lambda stack: _waits(case, stack))
     idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
-    share = min(idle * asking / known, 1.0 - elsewhere)
-    return GilWait(share, moved.run_share, moved.switches_per_second or 0.0, asking, len(looks))
+    share = min(idle * asking / known, 1.0 - budget(case, rank).share(*OWN_WAITS))
+    return GilWait(share, moved.run_share, often, asking, len(looks)) if share >= GIL_SHARE else None
 
 
-def gil_owners(case: Case, rank: Member) -> GilOwners | None:
-    """Who owned the GIL lately; None where too few dumps tell. Each dump shows every thread, and equal ones are one record."""
-    seen_in: Counter[int] = Counter()
-    owned: Counter[int] = Counter()
+def _gil_owners(case: Case, rank: Member) -> tuple[int, Counter[int]]:
+    """How many dumps tell who owned the GIL, and in how many each thread did. Each dump shows every thread; equal ones are one record."""
+    seen_in, owned = Counter[int](), Counter[int]()
     for pid, tid in case.history.of(Stack, rank.pid):
-        for seen in case.history.series(Stack, pid, tid, seconds=WINDOW_SECONDS):
+        for seen in case.history.series(Stack, pid, tid, seconds=LATELY_SECONDS):
             if seen.reading.owns_gil is not None:
                 seen_in[tid] += seen.reading.samples
                 owned[tid] += seen.reading.samples if seen.reading.owns_gil else 0
-    dumps = max(seen_in.values(), default=0)
-    if dumps < FEW_DUMPS:
-        return None
-    own = owned.pop(case.progress[rank.pid].thread, 0)
-    return GilOwners(dumps, own, tuple(one for one in owned.most_common() if one[1]))
+    return max(seen_in.values(), default=0), owned
 
 
-def kept_from_gil(case: Case, cause: Cause) -> Outcome:
+def kept_from_gil(case: Case) -> Outcome:
     """A training thread that goes on, and waits most of its time for the GIL that other threads of its process own."""
     moving = (rank for rank in case.ranks if case.progress[rank.pid].kind == "moving")
-    waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) and wait.share >= GIL_SHARE]
-    told = [(rank, wait, owners) for rank, wait in waiting if (owners := gil_owners(case, rank)) is not None]
-    held = [one for one in told if one[2].held >= max(OFTEN_HELD, HELD_SHARE * (one[2].held + one[2].own))]
+    waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) is not None]
+    told = [(rank, wait, *found) for rank, wait in waiting if (found := _gil_owners(case, rank))[0] >= FEW_TIMES]
     if waiting and not told:
-        reason = f"fewer than {FEW_DUMPS} dumps tell who owns the GIL, for which the training thread waits"
-        return Abstention(cause=cause.name, missing=(Missing(witness="stack", reason=reason),))
-    if not held:
-        return None
-    rank, wait, owners = max(held, key=lambda one: one[1].share)
-    tid, _ = owners.others[0]
-    node = node_of(case.history, case.job, rank.pid, tid)
-    line = show(profile(case.history, rank.pid, tid, WINDOW_SECONDS).top_line() or node.frame)
-    name = f"thread {node.name or tid}"
-    at = line or f"what {name} computes"
-    more = len(owners.others) - 1
-    beside = f" and {more} other{'' if more == 1 else 's'}" if more else ""
-    has = "has" if not more else "have"
-    return slow(
-        case,
-        Line(cause, *KEPT),
-        rank,
-        wait.share,
-        explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
-        confidence=min(CEILING, certainty(wait.share)),
-        before=_evidence(case, rank, wait, owners, name),
-        culprits=(msgspec.structs.replace(culprit(node), frame=line),),
-        holders=f"{name}{beside} of its own process {has}{f', mostly at {line}' if line else ''}",
-        runs=wait.run_share,
-        moves=at,
-    )
-
-
-def _evidence(case: Case, rank: Member, wait: GilWait, owners: GilOwners, name: str) -> tuple[Evidence, ...]:
-    own = f"pid {rank.pid} thread {case.progress[rank.pid].thread}"
-    tid, times = owners.others[0]
-    runs = motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share
-    owned = f"in {times} of {owners.dumps} dumps, the training thread in {owners.own}"
-    asks = f"in {wait.asking} of {wait.looks} looks, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
-    found = (
-        case.saw("stack", f"pid {rank.pid} {name}", "owns the GIL", owned, "the training thread in most"),
-        case.saw("thread", own, "asks for the GIL", asks, "never, or now and then"),
-    )
-    if runs is None:
-        return found
-    return (*found, case.saw("thread", f"pid {rank.pid} thread {tid}", "runs meanwhile", f"{runs:.0%} of a core"))
-
-
-def _waits(case: Case, stack: Stack) -> bool:
-    """Whether it waits, or sleeps, for something of the program's own."""
-    return any_tag(tags(stack), *OWN_WAITS) or rests(case.history, stack) or takes_a_lock(case.history, stack)
+        reason = f"fewer than {FEW_TIMES} dumps tell who owns the GIL, for which the training thread waits"
+        return Abstention(cause=CONTENDED_LOCK.name, missing=(Missing(witness="stack", reason=reason),))
+    for rank, wait, dumps, owned in sorted(told, key=lambda one: -one[1].share):
+        own = owned.pop(tid := case.progress[rank.pid].thread, 0)
+        others = [one for one, times in owned.most_common() if times]
+        if owned.total() < max(TWICE, HELD_SHARE * (owned.total() + own)):
+            continue
+        node = node_of(case.history, case.job, rank.pid, others[0])
+        line = show(profile(case.history, rank.pid, node.tid, LATELY_SECONDS).top_line() or node.frame)
+        name = f"thread {node.name or node.tid}"
+        beside = f" and {len(others) - 1} other{'s' if len(others) > 2 else ''}" if others[1:] else ""
+        often = f"{wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
+        return slow(
+            case,
+            KEPT,
+            rank,
+            wait.share,
+            explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
+            culprits=(msgspec.structs.replace(culprit(node), frame=line),),
+            holders=f"{name}{beside} of its own process {'have' if beside else 'has'}{f', mostly at {line}' if line else ''}",
+            moves=line or f"what {name} computes",
+            name=name,
+            owner=node.tid,
+            wait=wait,
+            tid=tid,
+            owned=f"in {owned[node.tid]} of {dumps} dumps, the training thread in {own}",
+            asks=f"in {wait.asking} of {wait.looks} looks, {often}",
+            meanwhile=motion(case.history, rank.pid, node.tid, LATELY_SECONDS).run_share,
+        )
+    return None
 
 
 # The compiler
