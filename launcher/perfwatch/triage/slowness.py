@@ -19,6 +19,7 @@ from perfwatch.triage.rule import Cause
 from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS, LOST_SHARE
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
@@ -269,3 +270,16 @@ def phases(case: Case, moving: bool = False) -> Iterator[Phase]:
             continue
         if (moving or now.kind != "moving") and seen.samples >= PHASE_SAMPLES:
             yield Phase(rank, now.thread, seen, motion(case.history, rank.pid, now.thread, PHASE_SECONDS))
+
+
+TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
+
+
+def repeated(case: Case, frame: r.Frame | None, confidence: float) -> float:
+    """The confidence in a save or a download, less where its line turns in a ``while`` loop in which nothing trains.
+
+    It may be tried again and again, and fail or be found wanting each time.
+    """
+    line = line_of(case.history, frame)
+    alone = line is not None and line.loops[:1] == ("while",) and not line.calls_unnamed
+    return min(Level.MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence

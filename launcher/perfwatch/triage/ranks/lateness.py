@@ -11,11 +11,11 @@ from perfwatch.triage.history import median
 from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
-from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.ranks.groups import FEW, once_per_case
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.budget import awaits_data, trained_for
 from perfwatch.triage.shares.data import WAITING_SHARE
+from perfwatch.triage.shares.own_work import waits_for_ranks
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of

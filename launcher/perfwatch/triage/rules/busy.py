@@ -63,6 +63,7 @@ from perfwatch.triage.slowness import (
     Phase,
     Saw,
     phases,
+    repeated,
     samples,
 )
 from perfwatch.triage.waits.chain import Chain
@@ -357,7 +358,6 @@ def gathering(case: Case) -> Finding | None:
 
 # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
 LEAST_BYTES = 512
-TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
 ARRIVES = Line(
     DOWNLOADING,
     "something is being downloaded{where}: {kib:,.0f} KiB arrived meanwhile",
@@ -435,16 +435,6 @@ def in_time(case: Case, rank: Member, found: Finding) -> Finding:
         return found
     said = f"{found.summary}; no step for {ago / 60:.0f} min: does what it goes through have an end?"
     return msgspec.structs.replace(found, confidence=min(MEDIUM, found.confidence), summary=said)
-
-
-def repeated(case: Case, frame: Frame | None, confidence: float) -> float:
-    """The confidence in a save or a download, less where its line turns in a ``while`` loop in which nothing trains.
-
-    It may be tried again and again, and fail or be found wanting each time.
-    """
-    line = line_of(case.history, frame)
-    alone = line is not None and line.loops[:1] == ("while",) and not line.calls_unnamed
-    return min(MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence
 
 
 def through_data(case: Case, cause: Cause) -> Iterator[Finding]:

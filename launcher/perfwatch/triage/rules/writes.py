@@ -9,7 +9,6 @@ from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.busy import repeated
 from perfwatch.triage.shares import budget
 from perfwatch.triage.shares.budget import WRITING, Bin, is_in
 from perfwatch.triage.shares.profile import Profile
@@ -22,6 +21,7 @@ from perfwatch.triage.slowness import (
     Saw,
     certainty,
     phases,
+    repeated,
     samples,
     slow,
     working,

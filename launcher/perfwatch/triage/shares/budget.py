@@ -15,7 +15,6 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion, was_at
 from perfwatch.triage.moving.progress import trains
-from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import (
     awaits_a_program,
@@ -24,6 +23,7 @@ from perfwatch.triage.shares.own_work import (
     own_work,
     rests,
     takes_a_lock,
+    waits_for_ranks,
 )
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, in_own_sampler, profile
 from perfwatch.triage.shares.python import hook_of
