@@ -207,7 +207,6 @@ class Part:
 # Long phases that are normal
 
 PHASE_SECONDS, PHASE_SAMPLES = 6.0, 6  # of what a rank is at now
-MOVES_SHARE = 0.02  # of a core: above it a thread does something
 
 
 @dataclass(frozen=True)

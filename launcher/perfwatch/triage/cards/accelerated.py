@@ -19,7 +19,7 @@ from perfwatch.triage.shares.budget import WRITING, Bin, Budget, bin_of, spent, 
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.startup import in_compiler
-from perfwatch.triage.shares.thresholds import MEDIUM
+from perfwatch.triage.shares.thresholds import MEDIUM, NOTABLE
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Phase, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
@@ -28,7 +28,6 @@ from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 UNITS_UNSEEN = MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
-PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
 READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 
 
@@ -101,7 +100,7 @@ ELSEWHERE = frozenset(
 
 def launching_share(case: Case, seen: Profile) -> float:
     """Share of the samples in which the thread may launch kernels: neither in other known work, nor waiting for anything."""
-    own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= PLAIN_PYTHON
+    own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= NOTABLE
     compiled = in_compiler(case.history, seen)
 
     def launches(stack: r.Stack) -> bool:

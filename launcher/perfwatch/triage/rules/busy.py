@@ -15,14 +15,13 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.thresholds import WORKS_BYTES
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
 from perfwatch.triage.ranks.groups import growing
-from perfwatch.triage.ranks.lateness import LATELY_SECONDS as MEETING_SECONDS
 from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
@@ -39,10 +38,12 @@ from perfwatch.triage.shares.thresholds import (
     LATELY_SECONDS,
     MANY_TIMES,
     MEDIUM,
+    MINUTE_SECONDS,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
     NOTABLE,
+    NOW_SECONDS,
 )
 from perfwatch.triage.shares.training import (
     clears,
@@ -55,7 +56,6 @@ from perfwatch.triage.shares.training import (
 )
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
-    MOVES_SHARE,
     NOTED,
     PHASE_SECONDS,
     Facts,
@@ -80,7 +80,6 @@ EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
 
-YOUNG_SECONDS = 120.0
 LOADS = Line(
     STARTING,
     "the program is still starting: imports, loading or initialisation",
@@ -112,16 +111,16 @@ def starting(case: Case) -> Outcome:
         steps, rank = case.steps(phase.rank), phase.rank
         if steps is not None and steps.count > 0:
             continue
-        if phase.runs < MOVES_SHARE and phase.motion.distinct <= 1:
+        if phase.runs < SIGN_OF_LIFE and phase.motion.distinct <= 1:
             continue
         share = phase.profile.share("import", "load", "init")
         if share >= MOSTLY:
             return phase.finding(case, LOADS, CERTAIN, share=share)
         age = (case.job.members[rank.pid].process.age_seconds or 0.0) + case.at
-        young = steps is not None and age < YOUNG_SECONDS and not phase.profile.seen("loader", "collective")
+        young = steps is not None and age < MINUTE_SECONDS and not phase.profile.seen("loader", "collective")
         if phase.runs > MOSTLY and young:
             return phase.finding(case, PREPARES, MEDIUM)
-        if phase.runs > MOVES_SHARE and case.awaited_at_start(rank.pid):
+        if phase.runs > SIGN_OF_LIFE and case.awaited_at_start(rank.pid):
             return phase.finding(case, RUNS_AT_START, HIGH)
         if phase.runs > MOSTLY and prepares(case, rank) and not has_trained(case, rank):
             return phase.finding(case, PREPARES, MEDIUM)
@@ -270,7 +269,7 @@ COMPUTES = Line(
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
-    if growing(case) or any(meets_again(case, rank, MEETING_SECONDS) for rank in case.ranks):
+    if growing(case) or any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
     return next((one for one in found if one is not None), None) or gathering(case) or _between_steps(case)

@@ -30,7 +30,7 @@ from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.data import Starving, at_lock, hands_on, starving, turns
 from perfwatch.triage.shares.own_work import awaits_a_program, fetches_itself, own_python
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
-from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil
+from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -43,6 +43,7 @@ from perfwatch.triage.shares.thresholds import (
     MOSTLY,
     MUCH,
     NOTABLE,
+    OFTEN,
     TWICE,
 )
 from perfwatch.triage.shares.training import STEPS, in_environment, in_rollout, makes_batches
@@ -60,7 +61,6 @@ SERIAL_LOADING = Cause("serial_loading", "slow", "data", (Stack,))
 BURSTY_LOADING = Cause("bursty_loading", "slow", "data", (Stack,))
 WORKER_RESPAWN = Cause("worker_respawn", "slow", "data", (Process, Stack))
 
-SPARE_CORES = 0.25  # with less than that idle, more workers would take their time from those that are there
 
 RUN_ONLY = ("starved_by_transforms", "the workers run only {does.runs:.0%} of the time")
 COMPUTE = Line(
@@ -143,7 +143,7 @@ def _advice(case: Case, found: Starving, computes: bool, uneven: bool, unused: b
     if unused:
         return "make that cheaper, hand on less of it, or let more of it wait: no step uses what is waited for"
     spare = spare_cores(case, found.rank.pid)
-    if spare is not None and spare < SPARE_CORES:
+    if spare is not None and spare < MUCH:
         return "make the transform cheaper, or do it ahead of training: no CPU is left for more workers"
     return "raise num_workers or make the transform cheaper"
 
@@ -398,7 +398,7 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
 
     frame = seen.top_line(works)
     python = seen.share_where(lambda stack: own_python(case.history, stack) or awaits_a_program(stack))
-    kept = keeps_gil(whole, is_in(case, *OTHER)) if native is None else native >= NATIVE_SHARE
+    kept = keeps_gil(whole, is_in(case, *OTHER)) if native is None else native >= OFTEN
     apart = is_apart(case, rank, seen, phase)
     lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
     trains = seen.seen(*STEPS) or computed(case, rank)
@@ -424,7 +424,7 @@ def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
     So it is where no step is seen: what is loaded may never make a batch.
     """
     spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
-    if spare is not None and spare < SPARE_CORES and lost < MOSTLY:
+    if spare is not None and spare < MUCH and lost < MOSTLY:
         return LOW
     unseen = case.progress[rank.pid].kind != "moving"
     return MEDIUM if unseen or _sleeps_in_it(case, rank, lost) else 1.0

@@ -25,6 +25,7 @@ from perfwatch.triage.cards.hardware import (
 from perfwatch.triage.cards.whose import Neighbour, cards_of, is_free, mps_servers, name_of, neighbours, share_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, is_in
 from perfwatch.triage.shares.own_work import calls_at, lines_around
@@ -46,7 +47,7 @@ from perfwatch.triage.shares.thresholds import (
     OFTEN,
 )
 from perfwatch.triage.shares.traced import WITNESS, trace_of
-from perfwatch.triage.slowness import MOVES_SHARE, Facts, Line, Saw, certainty, phases, samples
+from perfwatch.triage.slowness import Facts, Line, Saw, certainty, phases, samples
 from perfwatch.triage.words.code import names
 from perfwatch.triage.words.frames import any_tag, show, tags, tags_of
 from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
@@ -384,7 +385,6 @@ def _multiplies(case: Case, stack: Stack) -> bool:
 
 
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
-PLAIN_SOFTMAX = 0.6  # of DRAM and fp32 together: the scores are written, read and exponentiated
 # of the card's time, in the forward pass alone; how many times that with the backward pass
 TRACED_SHARE, WITH_BACKWARD = 0.05, 2.5
 IN_FRAMES = Line(
@@ -466,7 +466,7 @@ def _attends(case: Case, stack: Stack) -> bool:
 def _exponentiates(card: Regime) -> bool:
     """True if a full card hardly uses its tensor cores, but memory and fp32 pipe, for what fused kernels keep on the chip."""
     dram, tensor = card.dram or 0.0, card.tensor or 0.0
-    softmax = dram >= MEMORY_IN_USE and dram + (card.fp32 or 0.0) >= PLAIN_SOFTMAX
+    softmax = dram >= MEMORY_IN_USE and dram + (card.fp32 or 0.0) >= MOST
     return softmax and NO_PRODUCTS < tensor < NOTABLE and (card.graphics or 0.0) >= BUSY
 
 
@@ -592,7 +592,6 @@ ALLOCATOR_THRASH = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 AUTOTUNING = Cause("autotuning", "busy", "user_code", (Thread, Stack))
 
 TRAFFIC_MIB_PER_SECOND = 1024.0  # a healthy training moves some hundred
-NEAR_CEILING = 0.6  # of what the link can do
 OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
 OF_ACTIVATIONS = (
     "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
@@ -621,7 +620,7 @@ def copy_bound(case: Case) -> Outcome:
             unmeasured = Missing(witness="pcie", reason="how many bytes cross the link of this card is not measured")
             return Abstention(cause=COPY_BOUND.name, missing=(unmeasured,))
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
-        full = ceiling is not None and (moved or 0.0) >= NEAR_CEILING * ceiling
+        full = ceiling is not None and (moved or 0.0) >= MOSTLY * ceiling
         if moved is None or moved < TRAFFIC_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
             continue
         frame, saving = show(spent.of(Bin.COPYING).top_line()), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
@@ -808,7 +807,7 @@ def autotuning(case: Case) -> Outcome:
     """Fires on a rank that tries out kernels and makes no step; or that makes them, and tries anew in each."""
     for phase in phases(case):
         share = phase.profile.share("autotune")
-        if share < LARGE or (phase.runs < MOVES_SHARE and phase.motion.distinct <= 1):
+        if share < LARGE or (phase.runs < SIGN_OF_LIFE and phase.motion.distinct <= 1):
             continue
         more = tuple(
             case.saw(

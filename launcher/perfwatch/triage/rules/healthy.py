@@ -27,17 +27,20 @@ from perfwatch.triage.shares.budget import (
 )
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, python_called_back
+from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil, python_called_back
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     FEW_TIMES,
     HIGH,
     LARGE,
     LATELY_SECONDS,
+    MANY_TIMES,
     MEDIUM,
     MOSTLY,
     MUCH,
     NOTABLE,
+    NOW_SECONDS,
+    OFTEN,
 )
 from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates
 from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
@@ -50,9 +53,8 @@ CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
 COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
-FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
-MOMENT_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
+FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 COMPUTES = Line(
     CPU_TRAINING,
     "training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
@@ -74,7 +76,7 @@ def cpu_training(case: Case) -> Outcome:
     if share < MOSTLY or runs < LARGE:
         return None
     cards = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
-    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, MOMENT_SECONDS)]
+    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, NOW_SECONDS)]
     if any(_is_given_work(case, card) for card in (*cards, *lately)):
         return None  # judged by its cards
     if not cards and any(_uses_a_card(case, rank) for rank in trainers):
@@ -91,7 +93,11 @@ def _computes(case: Case, rank: Member) -> float:
     spent = budget(case, rank)
     if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or _is_kept(spent):
         return 0.0
-    return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, *SETUP, Bin.SAVING, Bin.COPYING_MODEL)
+    return (
+        0.0
+        if _awaits_gil(case, rank)
+        else 1.0 - spent.share(Bin.DATA, Bin.UNPICKLING, *SETUP, Bin.SAVING, Bin.COPYING_MODEL)
+    )
 
 
 def _is_kept(spent: Budget) -> bool:
@@ -138,7 +144,6 @@ def _is_given_work(case: Case, card: Regime) -> bool:
     return any(found.certain and card.uuid in found.uuids for found in held)
 
 
-MANY_PASSES = 8
 # Training that may be something else: where so much of the time counts in a bin, what is said of it.
 DOUBTS: tuple[tuple[Bin, float, str], ...] = (
     (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
@@ -174,7 +179,7 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
 def _is_unknown(case: Case, rank: Member, one: Bin) -> bool:
     """True unless a native profile shows that what counts as other work is tensor arithmetic."""
     native = native_python_share(case, rank) if one is Bin.OTHER else None
-    return native is None or native >= NATIVE_SHARE
+    return native is None or native >= OFTEN
 
 
 def _line(history: History, spent: Budget, one: Bin) -> Frame | None:
@@ -209,7 +214,7 @@ def without_updates(case: Case, rank: Member) -> int:
     """How many backward passes were met, if they are many and no update was; else 0. Where steps are counted none need be seen."""
     seen = case.profile(rank, LATELY_SECONDS)
     passes = seen.turns(in_backward)
-    return passes if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0 else 0
+    return passes if case.steps(rank) is None and passes >= MANY_TIMES and seen.share_where(updates) == 0.0 else 0
 
 
 PACE_SECONDS, EVENLY = 120.0, 1.1

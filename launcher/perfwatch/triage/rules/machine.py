@@ -14,7 +14,7 @@ from perfwatch.triage.shares import cpu
 from perfwatch.triage.shares.budget import saves
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
+from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, MUCH, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
     RESIDUE,
@@ -181,8 +181,6 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
 # major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
 FAULTS_PER_SECOND = 50.0
-NEAR_LIMIT = 0.95
-STALL_SHARE = 0.05  # PSI, memory, some
 OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does
 PRESSED = Line(
     MEMORY_PRESSURE,
@@ -228,8 +226,8 @@ def _scarce(case: Case) -> tuple[Evidence, ...]:
     """What says that memory is short."""
     groups = (case.history.latest(r.Cgroup, path) for (path,) in case.history.entities(r.Cgroup))
     found = [one for group in groups if group is not None and (one := _at_its_limit(case, group)) is not None]
-    if (stalled := _stalled(case)) > STALL_SHARE:
-        found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 5 %"))
+    if (stalled := _stalled(case)) > NOTABLE:
+        found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 10 %"))
     if swapped := case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS):
         found.append(case.saw("host", "host", "swap is read", f"{swapped / 2**20:.1f} MiB/s", "0"))
     return tuple(found)
@@ -241,7 +239,7 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     back = history.rate(r.Cgroup, group.path, of=lambda g: g.refaulted_pages, seconds=WINDOW_SECONDS)
     if back is not None and back < FAULTS_PER_SECOND:
         return None
-    if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
+    if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEARLY_ALL * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
     growth = partial(history.growth, r.Cgroup, group.path, seconds=WINDOW_SECONDS)
@@ -251,7 +249,6 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
 
 
-WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one
 SHM_FULL = Line(
     SHARED_MEMORY_EXHAUSTED,
     "/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
@@ -301,7 +298,7 @@ def _writer(case: Case, seen: Profile) -> r.Frame | None:
     for one in seen.sights:
         spent[_function(one.reading)] += one.reading.samples
         saving[_function(one.reading)] += one.reading.samples if saves(case, one.reading) else 0
-    writers = [one for one in spent if one and saving[one] and saving[one] >= WRITES * saving.total()]
+    writers = [one for one in spent if one and saving[one] and saving[one] >= MUCH * saving.total()]
     busiest = max(writers, key=lambda one: spent[one], default=None)
     return seen.top_line(lambda stack: _function(stack) == busiest) if busiest is not None else None
 

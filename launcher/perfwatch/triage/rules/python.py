@@ -13,6 +13,7 @@ from perfwatch.triage.cards.hardware import traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
@@ -42,12 +43,12 @@ from perfwatch.triage.shares.thresholds import (
     MUCH,
     NEARLY_ALL,
     NOTABLE,
+    NOW_SECONDS,
     OFTEN,
     TWICE,
 )
 from perfwatch.triage.shares.training import decodes
 from perfwatch.triage.slowness import (
-    MOVES_SHARE,
     NOTED,
     RESIDUE,
     SURE_SHARE,
@@ -388,7 +389,6 @@ def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
-RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 LOCKED = Line(
     CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
@@ -437,7 +437,7 @@ def _kept_from_lock(case: Case) -> Finding | None:
         if owner is None:
             continue
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
-        if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
+        if works and (node.motion.ran_ago_seconds or 0.0) >= NOW_SECONDS:
             continue  # it worked a while ago: a thread that is blocked now releases nothing
         unsure = held is None and (len(busy) > 1 or free(case.history, node))
         return slow(
@@ -506,11 +506,6 @@ def _workers_in_turn(case: Case) -> Finding | None:
 # stacks the owner. Of a thread that stands the chains tell.
 
 OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
-GIL_SHARE = (
-    OFTEN  # of its time; beside one thread that computes in Python a training thread that does so too loses half
-)
-# Of the dumps that saw an owner: a training thread that has the GIL itself most of the time only shares it.
-HELD_SHARE = 0.6
 KEPT = Line(
     CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
@@ -558,7 +553,7 @@ def gil_wait(case: Case, rank: Member) -> GilWait | None:
         return None
     idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
     share = min(idle * asking / known, 1.0 - budget(case, rank).share(*OWN_WAITS))
-    return GilWait(share, moved.run_share, often, asking, len(looks)) if share >= GIL_SHARE else None
+    return GilWait(share, moved.run_share, often, asking, len(looks)) if share >= OFTEN else None
 
 
 def _gil_owners(case: Case, rank: Member) -> tuple[int, Counter[int]]:
@@ -583,7 +578,7 @@ def kept_from_gil(case: Case) -> Outcome:
     for rank, wait, dumps, owned in sorted(told, key=lambda one: -one[1].share):
         own = owned.pop(tid := case.progress[rank.pid].thread, 0)
         others = [one for one, times in owned.most_common() if times]
-        if owned.total() < max(TWICE, HELD_SHARE * (owned.total() + own)):
+        if owned.total() < max(TWICE, MOSTLY * (owned.total() + own)):
             continue
         node = node_of(case.history, case.job, rank.pid, others[0])
         line = show(profile(case.history, rank.pid, node.tid, LATELY_SECONDS).top_line() or node.frame)
@@ -646,7 +641,7 @@ def compiling(case: Case) -> Outcome:
     """Fires on a rank whose training thread is in the compiler."""
     at_work = [m for m in case.job.members.values() if m.alive and (m.role == "compile" or m.process.name in COMPILERS)]
     cores = (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0 for m in at_work)
-    helpers = sum(used > MOVES_SHARE for used in cores)
+    helpers = sum(used > SIGN_OF_LIFE for used in cores)
     for phase in phases(case, moving=True):
         steps = case.progress[phase.rank.pid].kind == "moving"
         # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
@@ -660,7 +655,7 @@ def compiling(case: Case) -> Outcome:
         if comes_back or came_back(case, phase.rank, whole):
             continue  # ``recompiling``
         ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
-        if phase.runs < MOVES_SHARE and not helpers and not ran_compiler:
+        if phase.runs < SIGN_OF_LIFE and not helpers and not ran_compiler:
             continue
         passed = ", though passes were made before," if again else ""
         return phase.finding(case, COMPILES, MEDIUM if again else CERTAIN, share=share, helpers=helpers, passed=passed)

@@ -16,6 +16,7 @@ from perfwatch.triage.history import History, median, quantile
 from perfwatch.triage.moving.motion import motion, was_at
 from perfwatch.triage.moving.periods import is_at
 from perfwatch.triage.moving.progress import StepClock, evaluated
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -56,7 +57,6 @@ from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps, 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
-BACKWARD_SHARE = 0.05
 # Times the longest step so far, or the most passes between two updates; and where nothing that goes with a step is seen: a wrapper may
 # accumulate gradients over more passes than before, as Accelerate's does, and its text does not show it.
 LONGER, FAR_LONGER = 2.5, 30.0
@@ -148,7 +148,7 @@ def skipping_steps(case: Case) -> Outcome:
             return found
         if found := makes_no_gradients(case, rank) or throws_away(case, rank):
             return found
-        if seen.samples < MANY_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
+        if seen.samples < MANY_SAMPLES or seen.share("backward") < NOTABLE:
             continue
         if seen.turns(_backward) >= MANY_TIMES and (found := _without_update(case, rank, seen, steps, rests)):
             return found
@@ -343,7 +343,6 @@ LOOKS = 60  # samples since the change, in which no other cause was found
 A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
 QUARTERS = 4  # of the run: by chance four are in order once in 24 times
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
-FEW_READINGS = 4
 LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
 BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
 SHIFTED = Line(
@@ -566,7 +565,7 @@ def _grown(history: History, pid: int) -> float | None:
     """By how many bytes a second its own memory grew, if it never fell meanwhile; else None."""
     looks = history.series(ProcessUsage, pid, seconds=LATELY_SECONDS)
     sizes = [(one.at, one.reading.resident_bytes) for one in looks if one.reading.resident_bytes is not None]
-    if len(sizes) < FEW_READINGS or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
+    if len(sizes) < FEW_TIMES or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
         return None
     (began, first), (ended, last) = sizes[0], sizes[-1]
     rate = (last - first) / (ended - began)
@@ -577,11 +576,8 @@ def _grown(history: History, pid: int) -> float | None:
 
 PARTS = 8
 EACH_PART = 8  # in each part
-GROWN = 1.5  # times, from the first part to the last
 IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
-ONE_JUMP = 0.6  # of the growth (of its logarithm) between two neighbours at most: else it is a shift
 MOST_LINES = 20  # that are asked after
-CARRIED = 0.5  # of the growth, by a function that is named for it
 FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
 # The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
@@ -589,6 +585,8 @@ BEFORE_SECONDS = 2.0
 # Of the dozens on either side so many may be as those on the other: on a machine with neighbours a second passes otherwise now and
 # then (measured: up to 0.04). As the newest ones, so many in a row are no accident.
 STRAYS, LASTS = 0.05, 5
+
+
 OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
 
 
@@ -603,11 +601,11 @@ def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
         return None
     newest = intervals[len(intervals) - PARTS * length :]
     parts = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]
-    if min(parts) <= 0 or parts[-1] < GROWN * parts[0]:
+    if min(parts) <= 0 or parts[-1] < A_LITTLE * parts[0]:
         return None
     ordered = [later > earlier for earlier, later in combinations(parts, 2)]
     jump = max(math.log(later / earlier) for earlier, later in pairwise(parts))
-    if sum(ordered) < IN_ORDER * len(ordered) or jump > ONE_JUMP * math.log(parts[-1] / parts[0]):
+    if sum(ordered) < IN_ORDER * len(ordered) or jump > MOST * math.log(parts[-1] / parts[0]):
         return None
     return parts[0], parts[-1]
 
@@ -667,7 +665,7 @@ def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | N
     for frame in newer.busiest(MOST_LINES):
         before, now = _share(older, frame), _share(newer, frame)
         grown = now * last - before * first
-        if now > before and grown >= CARRIED * (last - first) and (best is None or grown > best[0]):
+        if now > before and grown >= MOSTLY * (last - first) and (best is None or grown > best[0]):
             best = (grown, frame, now)
     return best[1:] if best else None
 
@@ -773,8 +771,6 @@ def _restarting(case: Case) -> Finding | None:
     return msgspec.structs.replace(told, lost_share=1.0)
 
 
-WAITS_SHARE = 0.05  # of a core: more is work in the try
-
 Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
 
 
@@ -805,7 +801,7 @@ def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
     rests = [one.reading for one in seen.sights if retries(case.history, one.reading)]
     places = {place for stack in rests for place in _places(stack)[:1]}
     ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
-    if len(places) != 1 or ran is None or ran > WAITS_SHARE or seen.seen(*TRAINING_TAGS):
+    if len(places) != 1 or ran is None or ran > SIGN_OF_LIFE or seen.seen(*TRAINING_TAGS):
         return 0.0
     if len(seen.runs(partial(retries, case.history))) < TWICE:
         return 0.0

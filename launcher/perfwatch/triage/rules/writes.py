@@ -5,7 +5,8 @@ from functools import partial
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.periods import COMES_BACK, LONG_SECONDS, recurrent
+from perfwatch.triage.moving.periods import LONG_SECONDS, recurrent
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -14,7 +15,6 @@ from perfwatch.triage.shares.budget import WRITING, Bin, is_in
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
 from perfwatch.triage.slowness import (
-    MOVES_SHARE,
     Facts,
     Line,
     Phase,
@@ -92,7 +92,7 @@ def _recurring(case: Case, rank: Member, part: Bin) -> Saves | None:
         if window.seconds >= LATELY_SECONDS:
             took = sum(one.reading.span_seconds for one in window.sights if saving(one.reading))
             lost = min(lost, took / window.seconds)
-        if times >= COMES_BACK and lost >= LOST_SHARE:
+        if times >= TWICE and lost >= LOST_SHARE:
             return Saves(window, times, lost)
     return None
 
@@ -145,7 +145,7 @@ def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
     calls, grown = phase.write_calls(case), phase.grown_bytes(case)
     if calls or grown >= GROWN_BYTES:
         return f"{calls} write calls, {grown / 2**20:.1f} MiB"
-    if phase.runs > MOVES_SHARE:
+    if phase.runs > SIGN_OF_LIFE:
         return f"the thread runs {phase.runs:.0%} of a core"
     dirty = [
         (one.reading.dirty_bytes or 0) + (one.reading.writeback_bytes or 0)

@@ -30,6 +30,7 @@ from perfwatch.triage.shares.thresholds import (
     MOSTLY,
     MUCH,
     NEARLY_ALL,
+    NOTABLE,
     SEVERAL_TIMES,
     TWICE,
 )
@@ -100,7 +101,6 @@ def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> Makers:
 
 
 WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
-BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
 LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
@@ -214,7 +214,7 @@ def _starving(case: Case) -> Starving | None:
         # In ``Queue.get`` the thread waits at most for as long as it does not run, and unpickles otherwise.
         asleep = 1.0 if share is None else share
         waiting = min(seen.share_where(awaits_data), asleep)
-        if waiting < max(BOTTLENECK_SHARE, worst.waiting if worst is not None else 0.0):
+        if waiting < max(NOTABLE, worst.waiting if worst is not None else 0.0):
             continue
         if saturated(case.history, rank.pid, LATELY_SECONDS) or for_training(case, rank, seen) is not True:
             continue
@@ -233,7 +233,7 @@ def _enough(case: Case, waiting: float, makers: Makers) -> bool:
     """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
     seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
     share = sum(one.count(works) for one in seen) / max(1, sum(one.samples for one in seen))
-    return share >= LARGE and waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
+    return share >= LARGE and waiting >= (NOTABLE if share >= NEARLY_ALL else WAITING_SHARE)
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
@@ -296,9 +296,6 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
-FEW_LOCKED_SAMPLES = 4  # of workers that find it locked by another one
-
-
 @dataclass(frozen=True)
 class Turns:
     """A lock, how often workers found it locked by another one, the processes that held it meanwhile, and what to do."""
@@ -324,7 +321,7 @@ def _at_lock(at_work: list[tuple[int, int, Profile]]) -> Turns | None:
     waits = {pid: busy.count(_waits_for_lock) for pid, busy in seen.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
     looks, sightings = sum(busy.samples for busy in seen.values()), sum(waits.values())
-    if len(both) < TWICE or sightings < max(FEW_LOCKED_SAMPLES, MUCH * looks):
+    if len(both) < TWICE or sightings < max(SEVERAL_TIMES, MUCH * looks):
         return None
     line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
     advice = f"do the slow part outside of the lock at {line}: more workers make it no faster"
@@ -346,7 +343,7 @@ def _at_file(case: Case, found: Starving) -> Turns | None:
                 seen.setdefault(one.reading.target, []).append(one.reading)
     path, looks = max(seen.items(), key=lambda item: len(item[1]), default=("", []))
     holders = tuple(sorted(pids.intersection(pid for one in looks for pid in one.lock_holders)))
-    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < TWICE or 2 * len({one.pid for one in looks}) <= len(pids):
+    if len(looks) < SEVERAL_TIMES or len(holders) < TWICE or 2 * len({one.pid for one in looks}) <= len(pids):
         return None
     advice = "lock for as long as it takes to write, and read before: more workers make it no faster"
     return Turns(f"a lock on {path}", len(looks), holders, advice)
@@ -364,7 +361,6 @@ UPDATES = ("backward", "optimizer", "scaler")
 PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
 STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
-CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
 DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
 
 
@@ -396,7 +392,7 @@ def _discarded(case: Case, rank: Member) -> Discarded | None:
     before = Profile(ever.sights[: len(ever.sights) - len(since.sights)], 0.0)
     began = since.sights[0].at - since.sights[0].reading.span_seconds
     seconds, batches = case.at - began if ago is None else ago, _ordered(case, rank, began, case.at)
-    each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, before))
+    each = max(STEP_SECONDS, MOSTLY * _passes_seconds(case, rank, before))
     due = each * batches * since.samples / max(case.at - began, STEP_SECONDS)
     made = made_steps(case, rank, loop)
     # A pass that an update follows was called from the function of that loop.

@@ -9,13 +9,12 @@ from perfwatch.triage.history import History
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import in_comprehension
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS, LOST_SHARE, NEARLY_ALL, NOTABLE, OFTEN
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, LOST_SHARE, NEARLY_ALL, NOTABLE
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name
 from perfwatch_probes.readings import Frame, Stack, Steps
 
 OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
-NATIVE_SHARE = OFTEN  # of a native profile, in the interpreter or in libraries other than torch's
 # Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them, so four with it for one without tell Python.
 # Of work between steps it takes six: a dump may be torn, or a step be made.
 OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6

@@ -20,6 +20,8 @@ from perfwatch.triage.shares.thresholds import (
     MANY_SAMPLES,
     MOSTLY,
     NEARLY_ALL,
+    SEVERAL_TIMES,
+    TWICE,
 )
 from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
@@ -143,9 +145,6 @@ def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
 # Function, file and line of the pass and of what calls it; further outside the functions alone: a training may be called twice.
 Place = tuple[tuple[str, str, int], ...]
 
-PLACE_LINES = 2
-USUAL_PASSES = 4.0  # times the usual number of passes from one update that is met to the next: what lasts longer may be something else
-
 
 def place(tag: str, stack: Stack) -> Place | None:
     """Where in the program a pass is made, innermost first; None outside of one."""
@@ -155,8 +154,7 @@ def place(tag: str, stack: Stack) -> Place | None:
         return None
     own = [frame for frame in frames[depths[-1] + 1 :] if is_named(frame)]
     return tuple(
-        (short_name(frame.function), frame.file, frame.line if depth < PLACE_LINES else 0)
-        for depth, frame in enumerate(own)
+        (short_name(frame.function), frame.file, frame.line if depth < TWICE else 0) for depth, frame in enumerate(own)
     )
 
 
@@ -173,7 +171,7 @@ def _of_steps(case: Case, rank: Member, tag: str) -> frozenset[Place]:
     else:
         runs = [(run, run.count(lambda stack: tag in tags(stack))) for run in between(case.profile(rank), updates)[:-1]]
         usual = median(count for _, count in runs if count) or 0.0
-        sights = (one for run, count in runs if 0 < count <= USUAL_PASSES * usual for one in run.sights)
+        sights = (one for run, count in runs if 0 < count <= SEVERAL_TIMES * usual for one in run.sights)
     return frozenset(found for one in sights if (found := place(tag, one.reading)) is not None)
 
 
