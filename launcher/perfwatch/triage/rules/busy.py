@@ -27,9 +27,9 @@ from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_w
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.workers import through_a_queue, without_a_batch
-from perfwatch.triage.shares.budget import SYNCS
-from perfwatch.triage.shares.data import producers, starving, works
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
+from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
+from perfwatch.triage.shares.data import producers, starving
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -237,19 +237,20 @@ def _slowest_environment(
     if receives < MOSTLY * whole.share_where(steps):
         return None
     pids = [pid for pid, _ in producers(case, rank) if pid != rank.pid and case.job.members[pid].role != "worker"]
-    seen = {pid: lasting(case.history, pid, pid, LATELY_SECONDS) for pid in pids}
-    shares = {pid: one.share_where(_at_work) for pid, one in seen.items() if one.samples}
+    spent = {pid: worker_budget(case, pid, pid) for pid in pids}
+    at_work = {pid: one.of(*WORK).where(_computes) for pid, one in spent.items() if one.seen.samples}
+    shares = {pid: one.samples / spent[pid].seen.samples for pid, one in at_work.items()}
     if len(shares) < 2:
         return None
     others, last = sorted(shares, key=lambda pid: shares[pid])[-2:]
-    line = show(seen[last].top_line(_at_work))
+    line = show(at_work[last].top_line())
     if shares[last] < MOSTLY or shares[last] < LATER * shares[others] or line is None:
         return None
     return last, shares[last], line
 
 
-def _at_work(stack: Stack) -> bool:
-    return works(stack) and not any_tag(inner_tags(stack), "mp_receive", "mp_send")
+def _computes(stack: Stack) -> bool:
+    return not any_tag(inner_tags(stack), "mp_receive", "mp_send")
 
 
 COMPUTES = Line(

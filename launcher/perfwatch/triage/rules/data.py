@@ -25,6 +25,7 @@ from perfwatch.triage.shares.budget import (
     is_in,
     native_python_share,
     since_first_step,
+    worker_budget,
 )
 from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.data import Starving, at_lock, hands_on, starving, turns
@@ -165,7 +166,7 @@ def starved_by_network(case: Case) -> Outcome:
     served = server(case, found)
     if served is not None and served.computes:
         return None
-    by_name = any(seen.share("http", "ssl") for _, _, seen in found.profiles(case))  # a client's code asks
+    by_name = any(worker_budget(case, *key).share(Bin.NETWORK) for key in found.producers)  # a client's code asks
     peer = f" ({does.where})" if does.where else ""
     if served is not None:
         peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"

@@ -21,7 +21,7 @@ from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import training
-from perfwatch.triage.shares.budget import trained_for
+from perfwatch.triage.shares.budget import Bin, trained_for, worker_budget
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.data import discarded, starving
 from perfwatch.triage.shares.own_work import calls_at, lines_around
@@ -748,8 +748,8 @@ def _workers_back_off(case: Case) -> Finding | None:
     found = starving(case)
     if found is None:
         return None
-    at_work, tries = found.profiles(case), partial(retries, case.history)
-    samples = sum(seen.share_where(tries) * seen.samples for _, _, seen in at_work)
+    at_work = found.profiles(case)
+    samples = sum(worker_budget(case, pid, tid).of(Bin.RETRYING).samples for pid, tid, _ in at_work)
     share = samples / max(1, sum(seen.samples for _, _, seen in at_work))
     if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
         return None

@@ -5,6 +5,7 @@ how often it comes back, what else must hold. No second is claimed by two causes
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -25,15 +26,17 @@ from perfwatch.triage.shares.own_work import (
     takes_a_lock,
     waits_for_ranks,
 )
-from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, in_own_sampler, profile
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, in_own_sampler, lasting, profile
 from perfwatch.triage.shares.python import hook_of
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MOSTLY, NEARLY_ALL, NOTABLE, RUN_SECONDS
 from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import calling_line, line_of, names, retries
 from perfwatch.triage.words.frames import (
     any_tag,
     inner_frames,
     inner_tags,
+    is_user,
     of_tensors,
     of_torch,
     own_frames,
@@ -81,8 +84,10 @@ class Bin(Enum):
     BACKWARD = "is in a backward pass"
     OPTIMIZER = "is in the optimizer"
     REST = "does something else"
+    IDLE = "waits for its next task, or for room in a queue"  # of a thread that makes batches
 
 
+WORK = (Bin.LOCK, Bin.RETRYING, Bin.NETWORK, Bin.LOADING)  # of a thread that makes batches
 WRITING = (Bin.PICTURES, Bin.ROWS, Bin.OUTPUT)
 
 
@@ -99,16 +104,15 @@ class Budget:
         return Profile(tuple(one for one, found in sights if found in wanted), self.seen.seconds)
 
     @cached_property
-    def shares(self) -> dict[Bin, float]:
-        """The share of each bin that has any samples; together they are 1."""
-        counted: dict[Bin, float] = {}
+    def _counts(self) -> Counter[Bin]:
+        counted = Counter[Bin]()
         for one, found in zip(self.seen.sights, self.bins, strict=True):
-            counted[found] = counted.get(found, 0.0) + one.reading.samples
-        return {found: samples / self.seen.samples for found, samples in counted.items()}
+            counted[found] += one.reading.samples
+        return counted
 
     def share(self, *wanted: Bin) -> float:
         """Share of the samples in these bins; 0 without samples."""
-        return sum(self.shares.get(one, 0.0) for one in wanted)
+        return sum(self._counts[one] for one in wanted) / max(1, self._counts.total())
 
 
 def budget(case: Case, rank: Member, seconds: float = LATELY_SECONDS) -> Budget:
@@ -417,6 +421,62 @@ _BINS: tuple[tuple[Bin, Callable[[Case, Stack], bool]], ...] = (
     (Bin.BACKWARD, _tagged("backward")),
     (Bin.OPTIMIZER, _tagged("optimizer", "scaler", "clip")),
 )
+
+
+# The same of the threads that make its batches
+
+
+def worker_budget(case: Case, pid: int, tid: int) -> Budget:
+    """Where the time of a loader's worker, or of another thread that makes batches, goes."""
+
+    def make() -> Budget:
+        seen = lasting(case.history, pid, tid, LATELY_SECONDS)
+        return Budget(seen, tuple(worker_bin(case, one.reading) for one in seen.sights))
+
+    return case.history.once(("worker's budget", pid, tid), make)
+
+
+def worker_bin(case: Case, stack: Stack) -> Bin:
+    """The bin of a sample of such a thread."""
+    if not _works_at_data(stack):
+        return Bin.STARTING if _imports(stack) else Bin.IDLE
+    if _takes_a_shared_lock(stack):
+        return Bin.LOCK
+    if retries(case.history, stack):
+        return Bin.RETRYING
+    return Bin.NETWORK if any_tag(tags(stack), "http", "ssl") else Bin.LOADING
+
+
+def _works_at_data(stack: Stack) -> bool:
+    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
+    found, inner = tags(stack), inner_tags(stack)
+    if "fetch" in found:
+        return True
+    if "feeder" in found:  # it pickles a batch, or has none to pickle
+        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
+    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
+    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
+    # A selector of a library's own; the program's may await its data.
+    loops = "selector" in found and not any(map(is_user, stack.frames))
+    # The function that a process was started with asks for the next item itself, rather than one that serves an item.
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    caller = next((outer.file for frame, outer in pairs if is_user(frame)), "")
+    asked = "mp_receive" in inner and caller.endswith("multiprocessing/process.py")
+    waits = any_tag(inner, "thread_wait", "between_calls") or between_tasks(stack) or asked
+    return not (idle or waits or loops or _imports(stack))
+
+
+def _imports(stack: Stack) -> bool:
+    """True if a worker that was spawned a moment ago still imports the program."""
+    found = tags(stack)
+    return "import" in found and not any_tag(found, "worker", "pool_worker")
+
+
+def _takes_a_shared_lock(stack: Stack) -> bool:
+    """True if a worker waits for a lock between processes, other than that of a queue."""
+    inner = inner_tags(stack)
+    takes = bool(stack.frames) and stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+    return takes and "mp_lock" in inner and not any_tag(inner, "mp_queue_get", "mp_queue_put")
 
 
 # Since when it trains

@@ -17,8 +17,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.budget import awaits_data
-from perfwatch.triage.shares.profile import Profile, lasting
+from perfwatch.triage.shares.budget import WORK, Bin, awaits_data, worker_bin, worker_budget
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -37,39 +37,13 @@ from perfwatch.triage.shares.thresholds import (
 from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
 from perfwatch.triage.slowness import Line, asleep_share
 from perfwatch.triage.waits.libraries import serving
-from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inner_tags, inside, is_user, show, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Stack
 
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
-
-
-def works(stack: Stack) -> bool:
-    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
-    found, inner = tags(stack), inner_tags(stack)
-    if "fetch" in found:
-        return True
-    if "feeder" in found:  # it pickles a batch, or has none to pickle
-        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
-    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
-    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
-    # A selector of a library's own; the program's may await its data.
-    loops = "selector" in found and not any(map(is_user, stack.frames))
-    # The function that a process was started with asks for the next item itself, rather than one that serves an item.
-    pairs = zip(stack.frames, stack.frames[1:], strict=False)
-    caller = next((outer.file for frame, outer in pairs if is_user(frame)), "")
-    asked = "mp_receive" in inner and caller.endswith("multiprocessing/process.py")
-    waits = any_tag(inner, "thread_wait", "between_calls") or between_tasks(stack) or asked
-    return not (idle or waits or loops or imports(stack))
-
-
-def imports(stack: Stack) -> bool:
-    """True if a worker that was spawned a moment ago still imports the program."""
-    found = tags(stack)
-    return "import" in found and not any_tag(found, "worker", "pool_worker")
 
 
 Makers = tuple[tuple[int, int], ...]  # (pid, tid) of each thread
@@ -96,8 +70,7 @@ def producers(case: Case, rank: Member) -> Makers:
 
 
 def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> Makers:
-    seen = ((key, lasting(case.history, *key, LATELY_SECONDS)) for key in makers)
-    return tuple(key for key, one in seen if one.share_where(works) >= LARGE)
+    return tuple(key for key in makers if worker_budget(case, *key).share(*WORK) >= LARGE)
 
 
 WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
@@ -129,7 +102,7 @@ class Starving:
 
     def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
-        seen = ((*key, lasting(case.history, *key, LATELY_SECONDS).where(works)) for key in self.producers)
+        seen = ((*key, worker_budget(case, *key).of(*WORK)) for key in self.producers)
         return sorted((one for one in seen if one[2].samples), key=lambda one: -one[2].samples)
 
     def line(self, case: Case) -> str | None:
@@ -221,7 +194,7 @@ def _starving(case: Case) -> Starving | None:
         makers = producers(case, rank)
         # The samples since the last worker was done with its imports: the first batch of new workers is always late.
         looks = (one for key in makers for one in case.history.series(Stack, *key))
-        ready = max((one.at for one in looks if imports(one.reading)), default=0.0)
+        ready = max((one.at for one in looks if worker_bin(case, one.reading) is Bin.STARTING), default=0.0)
         seen = Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
         waiting = min(seen.share_where(awaits_data), asleep)
         if makers and seen.samples >= ENOUGH_SAMPLES and _enough(case, waiting, makers):
@@ -231,8 +204,8 @@ def _starving(case: Case) -> Starving | None:
 
 def _enough(case: Case, waiting: float, makers: Makers) -> bool:
     """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
-    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
-    share = sum(one.count(works) for one in seen) / max(1, sum(one.samples for one in seen))
+    spent = [worker_budget(case, *key) for key in makers]
+    share = sum(one.of(*WORK).samples for one in spent) / max(1, sum(one.seen.samples for one in spent))
     return share >= LARGE and waiting >= (NOTABLE if share >= NEARLY_ALL else WAITING_SHARE)
 
 
@@ -313,25 +286,20 @@ def turns(case: Case, found: Starving) -> Turns | None:
 
 def at_lock(case: Case, found: Starving) -> Turns | None:
     """A lock between processes, at one line of the program's."""
-    return case.history.once(("turns at a lock",), lambda: _at_lock(found.profiles(case)))
+    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found.profiles(case)))
 
 
-def _at_lock(at_work: list[tuple[int, int, Profile]]) -> Turns | None:
+def _at_lock(case: Case, at_work: list[tuple[int, int, Profile]]) -> Turns | None:
     seen = {pid: busy for pid, tid, busy in at_work if pid == tid}
-    waits = {pid: busy.count(_waits_for_lock) for pid, busy in seen.items()}
+    at_lock = {pid: busy.where(lambda stack: worker_bin(case, stack) is Bin.LOCK) for pid, busy in seen.items()}
+    waits = {pid: one.samples for pid, one in at_lock.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
     looks, sightings = sum(busy.samples for busy in seen.values()), sum(waits.values())
     if len(both) < TWICE or sightings < max(SEVERAL_TIMES, MUCH * looks):
         return None
-    line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
+    line = show(at_lock[max(waits, key=lambda pid: waits[pid])].top_line())
     advice = f"do the slow part outside of the lock at {line}: more workers make it no faster"
     return Turns(f"the lock between processes at {line}", sightings, both, advice)
-
-
-def _waits_for_lock(stack: Stack) -> bool:
-    inner = inner_tags(stack)
-    takes = stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
-    return takes and "mp_lock" in inner and not any_tag(inner, "mp_queue_get", "mp_queue_put")
 
 
 def _at_file(case: Case, found: Starving) -> Turns | None:
