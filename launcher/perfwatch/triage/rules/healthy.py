@@ -25,7 +25,6 @@ from perfwatch.triage.shares.budget import (
     native_python_share,
     without_gradients_at,
 )
-from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil, python_called_back
 from perfwatch.triage.shares.thresholds import (
@@ -277,15 +276,15 @@ def _paced(case: Case) -> Finding | None:
     """One rank whose steps come evenly, with a sleep of the program's own between them: a simulator in real time, say."""
     if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
         return None
-    rank, sleeping = case.ranks[0], partial(rests, case.history)
-    steps, seen = case.steps(rank, PACE_SECONDS), case.profile(rank, LATELY_SECONDS)
+    rank, spent = case.ranks[0], budget(case, case.ranks[0])
+    steps, seen = case.steps(rank, PACE_SECONDS), spent.seen
     if steps is None or len(steps.intervals) < FEW_TIMES or seen.samples < FEW_SAMPLES:
         return None
-    slept, length, longest = seen.share_where(sleeping), steps.median_seconds or 0.0, steps.long_seconds or 0.0
+    slept, length, longest = spent.share(Bin.SLEEPING), steps.median_seconds or 0.0, steps.long_seconds or 0.0
     if slept < MOSTLY or longest > EVENLY * length:
         return None
     facts = Facts(length=short_time(length), longest=short_time(longest), lost=slept, seen=seen)
-    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(seen.top_line(sleeping)), **facts)
+    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:

@@ -11,7 +11,7 @@ from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import cpu
-from perfwatch.triage.shares.budget import saves
+from perfwatch.triage.shares.budget import Bin, budget, saves
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, MUCH, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
@@ -181,7 +181,6 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
 # major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
 FAULTS_PER_SECOND = 50.0
-OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does
 PRESSED = Line(
     MEMORY_PRESSURE,
     "memory is short: {faults:,.0f} major page faults a second; {scarce.observed}",
@@ -211,7 +210,7 @@ def _lost_by_faults(case: Case, rank: Member) -> float | None:
     asleep, stalled = asleep_share(case, rank, WINDOW_SECONDS), _stalled(case)
     if asleep is None:
         return stalled or None
-    otherwise = case.profile(rank, WINDOW_SECONDS).share(*OTHER_WAITS)
+    otherwise = budget(case, rank).share(Bin.RANKS, Bin.GPU)  # it sleeps in them whatever its memory does
     return max(min(asleep, 1.0 - otherwise), stalled)
 
 
@@ -273,8 +272,9 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
         died = any(one.exit_code or one.signal for one in ended)
         if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
-        saving = seen.share_where(partial(saves, case))
-        lost = 1.0 if failed else saving + seen.share("loader_start", "loader_stop")
+        spent = budget(case, rank)
+        saving = spent.share(Bin.SAVING)
+        lost = 1.0 if failed else saving + spent.share(Bin.WORKERS)
         # Workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm.
         sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
         filled, room = ((size or 0) / 2**20 for size in (host.reading.shm_used_bytes, host.reading.shm_total_bytes))

@@ -21,7 +21,7 @@ from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import training
-from perfwatch.triage.shares.budget import Bin, trained_for, worker_budget
+from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in, trained_for, worker_budget
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.data import discarded, starving
 from perfwatch.triage.shares.own_work import calls_at, lines_around
@@ -49,7 +49,7 @@ from perfwatch.triage.shares.thresholds import (
 )
 from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, certainty, slow, worst
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.words.code import asks_for_an_update, line_of, next_try_seconds, retries
+from perfwatch.triage.words.code import asks_for_an_update, line_of, next_try_seconds
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
 from perfwatch.verdict import Culprit, Finding, Outcome
 from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps, Thread
@@ -721,27 +721,26 @@ def retrying(case: Case) -> Outcome:
 
 
 def _backs_off(case: Case) -> Finding | None:
-    tries = partial(retries, case.history)
-    found = worst(case, lambda _, seen: seen.share_where(tries)) or only_tries(case)
+    tries = is_in(case, Bin.RETRYING)
+    found = worst(case, lambda rank, _: budget(case, rank).share(Bin.RETRYING)) or _only_tries(case)
     if found is None:
         return None
     rank, seen, lost = found
-    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
     if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
         return None
-    node = case.chains[rank.pid].start
-    rests, left = seen.share_where(tries), next_try_seconds(case.history, node.thread, node.stack) or 0.0
-    share = f"{rests:.0%} of {seen.samples} samples" + (
-        f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
+    node, rests = case.chains[rank.pid].start, seen.where(tries)
+    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
+    share = rests.samples / seen.samples
+    told = f"{share:.0%} of {seen.samples} samples" + (
+        f", and {lost - share:.0%} wait in a try" if lost > share else ""
     )
-    does = "backs off and retries"
-    again = f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else ""
-    ceiling = 1.0
+    left = next_try_seconds(case.history, node.thread, node.stack) or 0.0
+    does, again, ceiling = "backs off and retries", f"; it tries again in {left:.0f} s" * (left >= NOW_SECONDS), 1.0
     if wakes > POLLS_PER_SECOND:
         does, again = "asks again", f", {wakes:,.0f} times a second: it may poll for what another one makes"
         ceiling = MEDIUM
-    sure, frame = min(ceiling, certainty(lost)), seen.top_line(tries)
-    return slow(case, BACKS_OFF, rank, lost, frame=frame, confidence=sure, does=does, again=again, share=share)
+    facts = Facts(does=does, again=again, share=told)
+    return slow(case, BACKS_OFF, rank, lost, frame=rests.top_line(), confidence=min(ceiling, certainty(lost)), **facts)
 
 
 def _workers_back_off(case: Case) -> Finding | None:
@@ -774,19 +773,18 @@ def _restarting(case: Case) -> Finding | None:
 Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
 
 
-def only_tries(case: Case) -> tuple[Member, Profile, float] | None:
+def _only_tries(case: Case) -> tuple[Member, Profile, float] | None:
     """The first such rank, with its samples and their share: no step between the tries, and it woke for the next one, or is known to."""
     for rank in case.ranks:
-        seen, node = case.profile(rank, LATELY_SECONDS), case.chains[rank.pid].start
-        if seen.samples < ENOUGH_SAMPLES or seen.seconds < NOW_SECONDS:
+        spent, node = budget(case, rank), case.chains[rank.pid].start
+        if spent.seen.samples < ENOUGH_SAMPLES or spent.seen.seconds < NOW_SECONDS:
             continue
-        share = seen.share_where(partial(retries, case.history))
-        comes_back = (
-            wakes(case, node.pid, node.tid) or next_try_seconds(case.history, node.thread, node.stack) is not None
-        )
-        share = share if share >= NEARLY_ALL and comes_back else _share_in_one_loop(case, node, seen)
+        again = next_try_seconds(case.history, node.thread, node.stack)
+        comes_back = again is not None or wakes(case, node.pid, node.tid)
+        share = spent.share(Bin.RETRYING) if comes_back else 0.0
+        share = share if share >= NEARLY_ALL else _share_in_one_loop(case, node, spent)
         if share >= NEARLY_ALL:
-            return rank, seen, share
+            return rank, spent.seen, share
     return None
 
 
@@ -796,16 +794,14 @@ def wakes(case: Case, pid: int, tid: int) -> bool:
     return woke is not None and woke[0] >= TWICE
 
 
-def _share_in_one_loop(case: Case, node: Node, seen: Profile) -> float:
+def _share_in_one_loop(case: Case, node: Node, spent: Budget) -> float:
     """Of the samples, those that rest in one loop between tries, or wait in a try of that very loop; 0 for a thread that works."""
-    rests = [one.reading for one in seen.sights if retries(case.history, one.reading)]
-    places = {place for stack in rests for place in _places(stack)[:1]}
+    places = {place for one in spent.of(Bin.RETRYING).sights for place in _places(one.reading)[:1]}
     ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
-    if len(places) != 1 or ran is None or ran > SIGN_OF_LIFE or seen.seen(*TRAINING_TAGS):
+    if len(places) != 1 or ran is None or ran > SIGN_OF_LIFE or spent.seen.seen(*TRAINING_TAGS):
         return 0.0
-    if len(seen.runs(partial(retries, case.history))) < TWICE:
-        return 0.0
-    return seen.share_where(lambda stack: not places.isdisjoint(_places(stack)))
+    often = len(spent.seen.runs(is_in(case, Bin.RETRYING))) >= TWICE
+    return spent.seen.share_where(lambda stack: not places.isdisjoint(_places(stack))) if often else 0.0
 
 
 def _places(stack: Stack) -> list[Place]:
