@@ -18,7 +18,6 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.budget import WRITING, Bin, Budget, bin_of, spent, trained_for
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.startup import in_compiler
 from perfwatch.triage.shares.thresholds import MEDIUM, NOTABLE
 from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Phase, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
@@ -101,12 +100,9 @@ ELSEWHERE = frozenset(
 def launching_share(case: Case, seen: Profile) -> float:
     """Share of the samples in which the thread may launch kernels: neither in other known work, nor waiting for anything."""
     own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= NOTABLE
-    compiled = in_compiler(case.history, seen)
 
     def launches(stack: r.Stack) -> bool:
-        if bin_of(case, stack) in ELSEWHERE or compiled(stack):
-            return False
-        return not (own_is_data and own_work(stack))
+        return bin_of(case, stack) not in ELSEWHERE and not (own_is_data and own_work(stack))
 
     return seen.share_where(launches)
 
