@@ -2,8 +2,12 @@
 
 import pytest
 
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.shares.budget import Bin, budget
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training, confidence_in
 
 SEARCH = (Frame("step", f"{TORCH}/optim/lbfgs.py", 434), Frame("train", TRAIN, 22))
@@ -320,3 +324,27 @@ def test_the_loop_around_the_environment_is_no_loading_either(around: tuple[str,
     verdict = job.goes_on(40.0, [*PARTS, MOVES, keeps, keeps, keeps]).verdict()
 
     assert (confidence_in(verdict, "serial_loading") > 0) is loads
+
+
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [
+        ("slow_output/fires/slow_output", Bin.OUTPUT),
+        ("contended_lock/fires/holder_rests", Bin.LOCK),
+        ("garbage_collection/fires/collects_in_each_step", Bin.GARBAGE),
+        ("recompiling/fires/recompiling", Bin.COMPILING),
+        ("serial_loading/fires/serial_loading", Bin.LOADING),
+        ("slow_checkpoint/fires/packed_by_a_callback", Bin.SAVING),
+        ("starved_by_transforms/fires/starved_by_transforms", Bin.DATA),
+        ("synchronising/fires/synchronising", Bin.GPU),
+    ],
+)
+def test_each_sample_of_the_training_thread_counts_in_one_bin_of_its_time(case: str, most: Bin) -> None:
+    """The shares sum to one, and a slow run spends a good part of its time in the bin of its cause."""
+    recording = load_case(RECORDINGS / case)
+    seen = Case(History(recording.records, recording.end), recording.session)
+    spent = budget(seen, seen.ranks[0])
+
+    assert sum(spent.share(one) for one in Bin) == pytest.approx(1.0)
+    assert spent.share(most) >= 0.15
+    assert spent.of(most).samples == round(spent.share(most) * spent.seen.samples)
