@@ -88,6 +88,7 @@ SUSTAINED = 0.918
 RESTED_BUSY, SUSTAINED_BUSY = 0.15, 0.6  # shares of the time with a kernel resident
 WHOLE_MHZ, SUSTAINED_MHZ = 1390.0, 1480.0  # clocks between which what they bring falls to that
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
+COPIES_MIB_PER_SECOND = 1024.0  # over its link: launches alone, and a healthy training, move some hundred
 MHZ = 1e6
 TERA = 1e12
 # GB/s of payload per lane and direction, by generation: 128b/130b coding from 3.0 on (PCI-SIG), flits in 6.0.

@@ -44,6 +44,7 @@ from perfwatch.triage.shares.thresholds import (
     NEARLY_ALL,
     NOTABLE,
     NOW_SECONDS,
+    TWICE,
 )
 from perfwatch.triage.shares.training import (
     clears,
@@ -130,7 +131,6 @@ def starting(case: Case) -> Outcome:
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
 LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
-LATER = 2.0  # times the share of the time that each other environment works
 EVALUATES = Line(
     EVALUATING,
     "the model runs without backward or optimizer steps: {what} at {at}",
@@ -244,7 +244,7 @@ def _slowest_environment(
         return None
     others, last = sorted(shares, key=lambda pid: shares[pid])[-2:]
     line = show(at_work[last].top_line())
-    if shares[last] < MOSTLY or shares[last] < LATER * shares[others] or line is None:
+    if shares[last] < MOSTLY or shares[last] < TWICE * shares[others] or line is None:
         return None
     return last, shares[last], line
 

@@ -10,6 +10,7 @@ from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
 from perfwatch.triage.cards.gpu import ACTIVE, BUSY, IN_USE, Regime, regime, regimes
 from perfwatch.triage.cards.hardware import (
+    COPIES_MIB_PER_SECOND,
     REASONS,
     ceiling_mib_per_second,
     clock_at_work,
@@ -591,7 +592,6 @@ SYNCHRONISING = Cause("synchronising", "slow", "user_code", (Stack, SourceLine, 
 ALLOCATOR_THRASH = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
 AUTOTUNING = Cause("autotuning", "busy", "user_code", (Thread, Stack))
 
-TRAFFIC_MIB_PER_SECOND = 1024.0  # a healthy training moves some hundred
 OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
 OF_ACTIVATIONS = (
     "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
@@ -621,7 +621,7 @@ def copy_bound(case: Case) -> Outcome:
             return Abstention(cause=COPY_BOUND.name, missing=(unmeasured,))
         ceiling = ceiling_mib_per_second(case.history, one.card.uuid)
         full = ceiling is not None and (moved or 0.0) >= MOSTLY * ceiling
-        if moved is None or moved < TRAFFIC_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
+        if moved is None or moved < COPIES_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
             continue
         frame, saving = show(spent.of(Bin.COPYING).top_line()), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
         return slow_on_gpu(

@@ -7,7 +7,7 @@ from functools import partial
 from perfwatch.text import short_time
 from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, regimes, spins_on, unseen
-from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of, name_of, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -51,7 +51,6 @@ from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, Sta
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
-COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
 FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 COMPUTES = Line(

@@ -9,7 +9,7 @@ import msgspec
 
 from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
@@ -76,7 +76,6 @@ GARBAGE_COLLECTION = Cause("garbage_collection", "slow", "user_code", (Stack,))
 DEBUG_APIS_ON = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
-COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
 # What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle.
 COMPUTES = ("Python computes at {at}", "write {at} with tensors or a native library, without loops in Python")
 IDLES = (

@@ -574,8 +574,7 @@ def _grown(history: History, pid: int) -> float | None:
 
 # How the pace of a run changes
 
-PARTS = 8
-EACH_PART = 8  # in each part
+PARTS = 8  # and so many steps in each
 IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
 MOST_LINES = 20  # that are asked after
 FEW_STEPS = 12  # on each side of the change
@@ -597,7 +596,7 @@ def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
         intervals: seconds, oldest first.
     """
     length = len(intervals) // PARTS
-    if length < EACH_PART:
+    if length < PARTS:
         return None
     newest = intervals[len(intervals) - PARTS * length :]
     parts = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]

@@ -5,7 +5,7 @@ What tells them apart: so many batches were taken that the steps which they shou
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from perfwatch.triage.shares.thresholds import (
     TWICE,
 )
 from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
-from perfwatch.triage.slowness import Line, asleep_share
+from perfwatch.triage.slowness import Line, Saw, asleep_share
 from perfwatch.triage.waits.libraries import serving
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
@@ -78,6 +78,23 @@ LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
 STEP_CALLS = frozenset({"backward", "zero_grad"})
+
+
+WAITS = Saw(
+    "stack",
+    "the training thread waits for data",
+    "{found.waiting:.0%} of {found.profile.samples} samples",
+    "below 5 %",
+    "pid {found.rank.pid}",
+)
+CARD_WAITS = Saw(
+    "{card.source}",
+    "the GPU waits too",
+    "nothing to do {card.waiting:.0%} of the time ({shown})",
+    "a kernel resident all the time",
+    "{name}",
+    share="card",
+)
 
 
 @dataclass(frozen=True)
@@ -129,30 +146,21 @@ class Starving:
         who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
         told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
         rank = self.rank
-        cards = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH]
-        share = f"{self.waiting:.0%} of {self.profile.samples} samples"
-        waits = case.saw("stack", f"pid {self.rank.pid}", "the training thread waits for data", share, "below 5 %")
-        found = line.finding(
+        card = next((c for c in regimes(case.history, rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH), None)
+        found = replace(line, saw=(WAITS, *line.saw, CARD_WAITS)).finding(
             case,
             tuple(
                 Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid if pid != rank.pid else None, tid=tid, frame=frame)
                 for pid, tid, frame in ((pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case))
             ),
-            min(ceiling, self._ceiling(case), self._confidence(bool(cards))),
-            before=(waits,),
-            more=tuple(
-                case.saw(
-                    card.source,
-                    name_of(case.history, card.uuid),
-                    "the GPU waits too",
-                    f"nothing to do {card.waiting:.0%} of the time ({card.shown()})",
-                    "a kernel resident all the time",
-                )
-                for card in cards
-            ),
+            min(ceiling, self._ceiling(case), self._confidence(card is not None)),
+            found=self,
+            card=card,
+            name=name_of(case.history, card.uuid) if card is not None else "",
+            shown=card.shown() if card is not None else "",
             kind=self.kind,
             waits=told + (f", mostly at {at}" if at else ""),
-            **{"pid": self.rank.pid, **facts},
+            **{"pid": rank.pid, **facts},
         )
         return msgspec.structs.replace(found, lost_share=round(self.waiting, 3))
 
