@@ -148,7 +148,7 @@ def skipping_steps(case: Case) -> Outcome:
             return found
         if found := makes_no_gradients(case, rank) or throws_away(case, rank):
             return found
-        if seen.samples < MANY_SAMPLES or seen.share("backward") < NOTABLE:
+        if seen.samples < MANY_SAMPLES:
             continue
         if seen.turns(_backward) >= MANY_TIMES and (found := _without_update(case, rank, seen, steps, rests)):
             return found
