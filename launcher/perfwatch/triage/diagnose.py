@@ -14,7 +14,6 @@ from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_
 from perfwatch.triage.graph.model import Acts, Fate, Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
@@ -39,7 +38,7 @@ from perfwatch.verdict import (
     confidence_word,
     doing,
 )
-from perfwatch_probes.readings import Stack
+from perfwatch_probes.readings import CaptureWindow, Stack
 
 SURE = Level.MEDIUM  # a finding below this is a suspicion, not a verdict
 SHOWN = 4
@@ -358,3 +357,27 @@ def _clock(case: Case, at: float) -> str:
     """ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(case.session.created + at, tz=timezone.utc)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# A capture of ours
+
+# ncu runs every kernel of the window many times over: a step of 470 kernels took 20 to 113 s on H200.
+STANDS_FOR = ("ncu",)
+LONGEST_SECONDS = 300.0  # of a window whose end nothing shows
+
+
+def measured_by(case: Case) -> str:
+    """The capture for which the job may stand still now; empty without one.
+
+    A window that took too long is given up before ncu is done with it: it has ended when a step was made after it.
+    """
+    for kind in STANDS_FOR:
+        seen = case.history.latest(CaptureWindow, kind)
+        if seen is None or case.at - seen.at >= LONGEST_SECONDS:
+            continue
+        since = case.at - seen.at
+        clocks = [now.steps for now in case.progress.values() if now.steps is not None]
+        stepped = any(clock.ago_seconds is not None and clock.ago_seconds < since for clock in clocks)
+        if seen.reading.at_work or not stepped:
+            return kind
+    return ""

@@ -26,8 +26,8 @@ from perfwatch.triage.ranks.absentee import AbsentRanks, at_rest
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
 from perfwatch.triage.roles.job import STORE_THREAD
+from perfwatch.triage.shares.budget import awaits_data
 from perfwatch.triage.shares.data import WAITING_SHARE as STARVING_SHARE
-from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.words.frames import is_standard, is_user, short_name, show, tags, user_frame, user_frames

@@ -29,7 +29,7 @@ from itertools import groupby, pairwise
 from perfwatch.triage.cards.whose import cards_of, mean, shared
 from perfwatch.triage.history import History, R, Seen, median
 from perfwatch.triage.moving.motion import LULLS
-from perfwatch.triage.shares.thresholds import NOW_SECONDS
+from perfwatch.triage.shares.thresholds import LOST_SHARE, NOW_SECONDS
 from perfwatch_probes import readings as r
 
 # A kernel is resident. Measured on H200 unless stated otherwise.
@@ -78,7 +78,6 @@ UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
 
 # The host's losses cost nothing. Of less than 0.15 of the time no cause is reported; waiting in a collective keeps 0.01 to 0.26
 # of the multiprocessors active.
-SATURATED_WAITING = 0.15
 
 # Kernels
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
@@ -226,7 +225,7 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
     """True if a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
     return any(
         one.kind == "work"
-        and one.waiting <= SATURATED_WAITING
+        and one.waiting <= LOST_SHARE
         and one.sm_active is not None
         and one.sm_active >= ACTIVE
         and cards_of(history, pid).certain

@@ -4,7 +4,6 @@ mpi4py is compiled: a call into it has no frame of its own, so only the text of 
 for others spins at a full core. That it runs is no progress, and that it stays in one line is no standstill: many exchanges look so.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,17 +13,15 @@ from perfwatch.triage.cards.gpu import Regime, regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
-from perfwatch.triage.history import History
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.ranks.groups import SHOWN
-from perfwatch.triage.roles.job import Job
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.own_work import has_several, mpi_calls
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
-from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
 from perfwatch.verdict import Culprit, Evidence, Finding, Link
 from perfwatch_probes.readings import SourceLine, Stack
 
@@ -35,12 +32,6 @@ BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 SENDS = frozenset({"send", "isend", "send_object_list"})
 POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
-
-EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
-# What mpirun and its like leave in a rank's environment: Open MPI, MVAPICH, MPICH's hydra and Slurm's PMI-2, PMIx.
-STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-# ``comm``, ``self.world``, ``MPI.COMM_WORLD``, ``subcomm``, ``row_comm``; ``req`` and ``requests`` of what was begun before.
-_RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -215,38 +206,10 @@ def hang_between(
 # mpi4py
 
 
-def mpi_calls(line: SourceLine, job: Job) -> frozenset[str]:
-    """The methods of a communicator or a request that a line calls, by name.
-
-    A name that much else has as well (``send``, ``wait``) counts only on what is called as these are, in a job of MPI.
-    """
-    parts = [call.rpartition(".") for call in line.calls]
-    plain = {name for _, _, name in parts if name in EXCHANGES}
-    common = {name for owner, _, name in parts if name in MPI_COMMON and _RECEIVER.search(owner.rpartition(".")[2])}
-    return frozenset(plain | common if common and _is_of_mpi(job) else plain)
-
-
 def exchange(case: Case, chain: Chain, only: frozenset[str] | None = None) -> SourceLine | None:
     """The line of a rank among several that is in an exchange (``only``: one of these); None where it is not, or that was not read."""
-    if not _has_several(case.job) or chain.end.kind != "native" or chain.end.node.stack is None:
+    if not has_several(case.job) or chain.end.kind != "native" or chain.end.node.stack is None:
         return None
     line = calling_line(case.history, chain.end.node.stack)
     calls = mpi_calls(line, case.job) if line is not None else frozenset()
     return line if (calls if only is None else calls & only) else None
-
-
-def waits_for_ranks(history: History, job: Job, stack: Stack) -> bool:
-    """True if a rank of a job of MPI is at a line of its own that is an exchange with other ranks."""
-    line = calling_line(history, stack) if _is_of_mpi(job) else None
-    return line is not None and bool(mpi_calls(line, job))
-
-
-def _is_of_mpi(job: Job) -> bool:
-    """True if mpirun or the like started several ranks; a single one exchanges with none."""
-    return _has_several(job) and all(
-        any(name in rank.process.environment for name in STARTED_BY_MPI) for rank in job.ranks
-    )
-
-
-def _has_several(job: Job) -> bool:
-    return max(len(job.ranks), job.world_size or 1) > 1

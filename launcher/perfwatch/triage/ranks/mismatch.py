@@ -29,7 +29,6 @@ from perfwatch.triage.ranks.calls import (
     listed,
     makes_group,
     may_join_beside,
-    mpi_calls,
     numbered,
     one_sided,
     rank_of,
@@ -50,6 +49,7 @@ from perfwatch.triage.ranks.groups import (
 )
 from perfwatch.triage.ranks.same_call import SameCall, between_ranks, carried, same_call, travels
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.own_work import mpi_calls
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.native_waits import reduces
