@@ -11,7 +11,7 @@ from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.model import Acts, Fate, Prospect
+from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.measured import measured_by
@@ -119,7 +119,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
 
 def _acts_unseen(fate: Fate) -> bool:
     """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
-    by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
+    by_native_code = isinstance(fate.why, NativeCode) and fate.by is not None and fate.by[0] == "thread"
     return isinstance(fate.why, Acts) or by_native_code
 
 

@@ -5,6 +5,7 @@ from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.model import (
     Activity,
     Basis,
+    Elsewhere,
     Ends,
     Fate,
     Key,
@@ -33,8 +34,7 @@ from perfwatch.triage.waits.threads import other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
-OUTSIDE = "a process outside of the job"
-OTHER_END = "the other end of a connection"
+OUTSIDE = Elsewhere("a process outside of the job")
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from perfwatch.triage.case import SOON_SECONDS, Case
 from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.graph.activity import last_change
-from perfwatch.triage.graph.builder import OTHER_END, OUTSIDE, Builder
-from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
+from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect, Unread
+from perfwatch.triage.graph.model import Activity, AnswerDue, Basis, Elsewhere, Ends, Fate, Key, Kind, Prospect, Unread
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
@@ -160,7 +159,7 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
         for task, resource in sinks
     )
     needs = table.ended if ended and fate.basis >= Basis.STACK else table.settled
-    if any(resource is not None and resource.why == ANSWER_IS_DUE for _, resource in sinks):
+    if any(resource is not None and isinstance(resource.why, AnswerDue) for _, resource in sinks):
         needs += ANSWER_SECONDS
     return needs if ended else max(needs, _longest_step(case, pid))  # a step that took as long came to its end
 
@@ -176,7 +175,7 @@ def _open_seconds(
     counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
     needs = timeout * (table.counts_times if counts else 1.0)
     seen = watched_seconds(case)
-    hearsay = fate.basis <= Basis.TEXT or (fate.why in (OUTSIDE, OTHER_END) and seen < OUTSIDERS_SECONDS)
+    hearsay = fate.basis <= Basis.TEXT or (isinstance(fate.why, Elsewhere) and seen < OUTSIDERS_SECONDS)
     if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
         needs = max(needs, silent.seconds + WATCHED_SECONDS - seen)
     return needs

@@ -10,7 +10,7 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task, Unread
+from perfwatch.triage.graph.model import AnswerDue, Basis, Key, Kind, Needs, Resource, Role, Task, Unread
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
 from perfwatch.triage.ranks.calls import NEW_GROUP, POINT_TO_POINT, holds_a_call, in_new_group
@@ -22,7 +22,7 @@ from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import collective_name
 from perfwatch_probes import readings as r
 
-ANSWER_IS_DUE = "a flight recorder may still answer"
+ANSWER_IS_DUE = AnswerDue("a flight recorder may still answer")
 ON_ITS_WAY = "data on its way between the ranks"
 UNREAD_TRAFFIC = Unread("what travels between the ranks was not read")
 ON_CARD = "gpu"

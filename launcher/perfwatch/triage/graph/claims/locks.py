@@ -6,9 +6,9 @@ Complete unless something that is no Python thread may release it: a signal hand
 import signal
 
 from perfwatch.triage.graph.activity import ThreadActivity
-from perfwatch.triage.graph.builder import Builder
+from perfwatch.triage.graph.builder import OUTSIDE, Builder
 from perfwatch.triage.graph.claims.native import is_in_native_code
-from perfwatch.triage.graph.model import Acts, Basis, Kind, Resource, Role, Task, Unread
+from perfwatch.triage.graph.model import Acts, Basis, Kind, NativeCode, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
@@ -83,7 +83,7 @@ def _unseen_releaser(built: Builder, node: Node, what: str, native: bool, gone: 
     if wait is not None and wait.shared and not sharers(built.job, node) and not gone:
         return "a process outside of the job may share it"
     if native:
-        return "native code"
+        return NativeCode("native code")
     if wait is not None and not wait.forever:
         return "it has a timeout"
     at_own_line = node.stack is not None and node.stack.frames[:1] == (node.frame,)
@@ -126,7 +126,7 @@ def _file_of_others(built: Builder, node: Node) -> str:
         if file.socket is not None and file.socket.family != "unix":
             return "a connection"
         if file.socket is not None and set(file.socket.peer_pids) - set(built.job.members):
-            return "a process outside of the job"
+            return OUTSIDE
     return ""
 
 

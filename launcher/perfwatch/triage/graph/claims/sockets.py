@@ -1,8 +1,8 @@
 """Connections: the other end is often on another host, so they are never complete. Bytes that pass are work."""
 
 from perfwatch.triage.graph.activity import ThreadActivity
-from perfwatch.triage.graph.builder import OTHER_END, Builder, end_of
-from perfwatch.triage.graph.model import Basis, Kind, Resource, Role, Task
+from perfwatch.triage.graph.builder import Builder, end_of
+from perfwatch.triage.graph.model import Basis, Elsewhere, Kind, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import BYTES_SECONDS
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
 from perfwatch.triage.moving.work import passed
@@ -14,7 +14,7 @@ from perfwatch.triage.waits.other_end import sends
 def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The processes that hold the other end, and the bytes. A signal wakes an event loop too when a child ends."""
     end = end_of(edge)
-    resource = Resource(Kind.SOCKET, task.key, complete=False, why=OTHER_END, strangers=True)
+    resource = Resource(Kind.SOCKET, task.key, complete=False, why=Elsewhere("the other end of a connection"), strangers=True)
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
     if end.descriptor is not None and end.descriptor.socket is not None and node.pid in end.descriptor.socket.peer_pids:
