@@ -7,14 +7,13 @@ import signal
 
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import OUTSIDE, Builder
-from perfwatch.triage.graph.claims.native import is_in_native_code
 from perfwatch.triage.graph.model import Acts, Basis, Kind, NativeCode, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, bringers, holds
-from perfwatch.triage.waits.native_waits import all_parked, of_gloo, reduces
+from perfwatch.triage.waits.native_waits import all_parked, in_native_code, of_gloo, reduces
 from perfwatch.triage.waits.node import Node, node_of, threads_of, waited_on
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import line_of, lock_taken, names
@@ -40,7 +39,7 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     """The holder by the text of a ``with`` block, or else every other thread of the process."""
     wait = node.wait
     what = _by_method(built, node, awaited(node))
-    native = is_in_native_code(built, node)
+    native = in_native_code(built.history, node)
     gone = [one.pid for one in built.job.members.values() if _was_python(one)]
     why = _unseen_releaser(built, node, what, native, gone)
     resource = Resource(Kind.NATIVE if native else _kind(what), task.key, complete=not why, why=why, basis=Basis.STACK)
@@ -162,7 +161,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
 def claim_native_code(built: Builder, resource: Resource, node: Node) -> None:
     """Claim the Python threads that are in native code: it may release anything before it returns."""
     for tid in python_threads(built.history, node.pid):
-        if tid != node.tid and is_in_native_code(built, node_of(built.history, built.job, node.pid, tid)):
+        if tid != node.tid and in_native_code(built.history, node_of(built.history, built.job, node.pid, tid)):
             built.graph.claim(built.thread(node.pid, tid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
 

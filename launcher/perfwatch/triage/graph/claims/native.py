@@ -7,11 +7,8 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.work import work_of
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import is_standard, is_user
 
 NO_STACK = Unread("its stack was not read")
-OF_PYTHON = {"acquire", "wait", "get", "put", "join"}
 
 
 def unknown(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -35,16 +32,3 @@ def other(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivi
         task.fate = Fate(Prospect.LIVE, works=works, why="it moves now and then")
     else:
         unknown(built, task, node, edge, seen)
-
-
-def is_in_native_code(built: Builder, node: Node) -> bool:
-    """True if the innermost frame is in a call of native code that is no lock, queue or event of Python's."""
-    if node.stack is None or not node.stack.frames or node.wait is None:
-        return False
-    inner = node.stack.frames[0]
-    if is_standard(inner):
-        return False
-    line = line_of(built.history, inner)
-    if line is None:
-        return not is_user(inner)
-    return not line.text.strip().startswith(("with ", "async with ")) and not names(line.calls) & OF_PYTHON
