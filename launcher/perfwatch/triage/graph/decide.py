@@ -1,11 +1,11 @@
 """The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfwatch.triage.case import SOON_SECONDS, Case
 from perfwatch.triage.ends.gone import ending
-from perfwatch.triage.graph.activity import last_change
+from perfwatch.triage.graph.activity import last_change, waits_for_its_object
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
@@ -26,7 +26,7 @@ from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.waits.node import EVENT_LOOP, Node
+from perfwatch.triage.waits.node import EVENT_LOOP, Node, silence
 from perfwatch_probes.readings import Stack, Thread
 
 
@@ -80,6 +80,17 @@ def states_of(case: Case, table: Table = TABLE) -> Iterator[State]:
     return (_of_rank(case, built, pid, table) for pid in built.starts)
 
 
+def state_of(case: Case, pid: int) -> State:
+    """Of a rank that lives."""
+    return case.history.once(("state", pid), lambda: _of_rank(case, wait_graph_of(case), pid, TABLE))
+
+
+def fate_for_others(case: Case, pid: int) -> Fate:
+    """What those get that wait for a rank: its training thread may work for them, and make no step of its own."""
+    built = wait_graph_of(case)
+    return built.graph.fates.get(("rank", pid), built.graph.fates[built.starts[pid]])
+
+
 def fate_of(case: Case, pid: int) -> Fate | None:
     """What can become of the wait of a rank's training thread; None of any other process."""
     built = wait_graph_of(case)
@@ -101,8 +112,8 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
 def a_releaser_runs(case: Case, *pids: int) -> bool:
     """True if a thread that may release the wait of a rank, directly or over others, runs in a loop: it may come to it, or never."""
     built = wait_graph_of(case)
-    starts = frozenset(built.starts.values())
-    reached = built.graph.reachable(*(built.starts[pid] for pid in pids))
+    starts = frozenset(built.starts[pid] for pid in pids)
+    reached = built.graph.reachable(*starts)
     found = (task for task in reached if task.key not in starts)
     return any(task.activity is Activity.RUNS and task.waits and task.waits[0].kind is Kind.LOOP for task in found)
 
@@ -172,13 +183,22 @@ def _open_seconds(
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max(_longest_step(case, pid), *lulls)
     timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * recovered)
-    counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
+    counts = _may_come_to_their_end(built, built.starts[pid], sinks)
     needs = timeout * (table.counts_times if counts else 1.0)
     seen = watched_seconds(case)
     hearsay = fate.basis <= Basis.TEXT or (isinstance(fate.why, Elsewhere) and seen < OUTSIDERS_SECONDS)
     if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
         needs = max(needs, silent.seconds + WATCHED_SECONDS - seen)
     return needs
+
+
+def _may_come_to_their_end(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> bool:
+    """True if a sink is in a loop that counts, or if each other rank that is awaited runs, and in no loop that may turn for ever."""
+    if any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks):
+        return True
+    ranks = [task for task, _ in sinks if task.key != start and task.key == built.starts.get(task.pid)]
+    known = (Ends.UNREAD, Ends.ONE_CALL)
+    return bool(ranks) and all(task.activity is Activity.RUNS and task.ends in known for task in ranks)
 
 
 def _longest_step(case: Case, pid: int) -> float:
@@ -239,7 +259,15 @@ def _went_on(case: Case, built: Builder, key: Key, sinks: tuple[Sink, ...]) -> l
     """How the start and the sinks that wait, and do not poll, have gone on before."""
     waiting = [built.graph.tasks[key]]
     waiting += [task for task, _ in sinks if task.activity not in (Activity.RUNS, Activity.POLLS)]
-    return [moves(case.history, task.pid, task.tid) for task in waiting if task.kind == "thread"]
+    return [_moves(case, built.node(task.key)) for task in waiting if task.kind == "thread"]
+
+
+def _moves(case: Case, node: Node) -> Moves:
+    """How a thread has gone on; in a wait that only its object ends it has not since the kernel saw it run, however rare the samples."""
+    found = moves(case.history, node.pid, node.tid)
+    if found.ago_seconds is None or not waits_for_its_object(node):
+        return found
+    return replace(found, ago_seconds=max(found.ago_seconds, silence(case.history, node) or 0.0))
 
 
 def _of_sinks(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:

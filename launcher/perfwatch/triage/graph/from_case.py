@@ -24,7 +24,7 @@ from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, 
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence
 
 Adds = Callable[[Builder, Task, Node, Edge, ThreadActivity], None]
 
@@ -61,7 +61,12 @@ def wait_graph_of(case: Case) -> Builder:
 
 def _built(case: Case) -> Builder:
     built = Builder(case)
-    calls = collectives.calls_of(built)
+    calls = built.calls = collectives.calls_of(built)
+    waits = [silence(built.history, built.node(built.starts[pid])) or 0.0 for pid in calls.by_pid]
+    built.others_waited = min(waits, default=0.0)
+    if calls.by_pid:
+        for pid in built.starts:
+            built.rank(pid)
     while built.todo:
         task = built.graph.tasks[built.todo.pop()]
         if task.activity is Activity.PROCESS:

@@ -12,15 +12,12 @@ from typing import Protocol
 
 from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.decide import fate_of
+from perfwatch.triage.graph.builder import loads_alone
+from perfwatch.triage.graph.decide import ends_at, fate_for_others
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import named, silent_seconds, who
-from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
-from perfwatch.triage.moving.loops import loop_of
-from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.work import moves_data
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
+from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
     Place,
@@ -32,19 +29,15 @@ from perfwatch.triage.ranks.calls import (
     may_join_beside,
     over,
     rank_of,
-    silent,
 )
 from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
-from perfwatch.triage.shares.thresholds import LASTS
-from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import awaited as what_it_awaits
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, Node
-from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
@@ -82,83 +75,23 @@ def at_rest(case: Case) -> bool:
     )
 
 
-def works(case: Case, chain: Chain, others_waited: float) -> bool:
-    """True if a rank that is elsewhere does something that may end: it moves, is at other work, wakes soon, or others work for it.
-
-    A loop that only sleeps and asks again is no work; whether it lasts, the patience of the ranks that wait tells. One of a thread
-    or process that it waits for is work at a pace of its own.
-    """
-    end = chain.end
-    fate = fate_of(case, chain.start.pid)
-    if fate is not None and fate.prospect is Prospect.LIVE and end.still:
-        return True
-    if brings_no_batch(case, chain, others_waited):
-        return False
-    wakes, moved = wakes_soon(case, end), moves(case.history, end.node.pid, end.node.tid)
-    if end.kind == "sleep" and wakes and (end.node.motion.ran_ago_seconds or 0.0) >= SINCE * others_waited:
-        return True  # one sleep that is over soon, and no try since the others wait
-    if end.still and not wakes and end.node.stack is not None:
-        return end.kind not in SETTLED and moved.recurrent
-    recent = case.profile(case.job.members[chain.start.pid], seconds=WINDOW_SECONDS)
-    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training) or recent.seen(*OTHER_WORK):
-        return True
-    if end.kind in ("sleep", "file_poll"):
-        beside = (end.node.pid, end.node.tid) != (chain.start.pid, chain.start.tid)
-        return beside or end.node.motion.distinct > 1 or moved.recurrent
-    return end.kind != "python" or moves_data(case.history, chain.end.node)
+def comes(case: Case, chain: Chain) -> bool:
+    """True if a rank that is elsewhere does something that may end: it works, or a task works for it or looks up now and then."""
+    prospect = fate_for_others(case, chain.start.pid).prospect
+    return prospect is Prospect.LIVE or (prospect is Prospect.DUE and ends_at(case, chain.start.pid) is None)
 
 
-@dataclass(frozen=True)
-class Stay:
-    """How a rank stays away: how long it may, for how long it has, how sure it is at most that it does not come, and what shows it."""
-
-    patience: float
-    seconds: float
-    ceiling: float = 1.0
-    evidence: tuple[Evidence, ...] = ()
-    holder: Chain | None = None  # the rank that has the lock for which it waits, and waits in the collective itself
-
-
-def stay(case: Case, waiting: list[Chain], absent: list[Chain]) -> Stay:
-    """How the first of the absent ranks stays away from those that wait.
-
-    It stays whatever time may bring if its program is over, its end settles that, it sleeps for too long, or waits for those that wait
-    for it. Else it may ask for one thing after the other, and the others wait for all of them; a loop that sleeps and asks again waits
-    for one. If it runs something that reaches its end one day, as far as its source tells, it may come.
-    """
-    end, waited, holder = absent[0].end, silent(waiting), _holder_waits(case, waiting, absent[0])
-    beside = end.detail == OTHERS_MOVE
-    settled = (end.kind in CERTAIN_ENDS and not beside) or over(absent[0]) or outlasts(case, end) or holder is not None
-    if settled or waits_for_all(case, waiting, absent):
-        return Stay(STRUCTURAL_SECONDS, max(waited, end.silent_seconds or 0.0), holder=holder)
-    since: list[float | None] = [waited]
-    if end.still and end.kind not in ("sleep", "file_poll"):
-        since += [end.silent_seconds, moves(case.history, end.node.pid, end.node.tid).ago_seconds]
-        if end.node.wait is not None and (end.node.wait.remaining_seconds or 0.0) > ENDLESS_SECONDS:
-            since.append(
-                end.node.motion.ran_ago_seconds
-            )  # no rhythm has so long a timeout: the kernel knows when it began
-    loads = brings_no_batch(case, absent[0], waited)
-    computes = bool(loads) or (end.kind == "python" and not loop_of(case.history, end.node).may_turn_for_ever)
-    rests = (end.kind == "sleep" and not end.still) or (end.kind == "lock" and beside)
-    ceiling = MAY_COME if computes or rests or end.kind in ("file_poll", "rendezvous") else 1.0
-    patience = temporal(case) * (
-        COUNTS_TIMES if computes else 1.0
-    )  # nothing of it is flat: others wait, and it may come
-    return Stay(patience, min(one for one in since if one is not None), ceiling, loads)
+def holder_waits(waiting: list[Chain], absent: Chain) -> Chain | None:
+    """The rank that has the file's lock for which an absent one waits, and waits in the collective itself."""
+    locked = absent.end.kind == "file_lock"
+    return next((chain for chain in waiting if locked and chain.start.pid in absent.end.others), None)
 
 
 def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:
-    """What shows that a rank has been in its own loader alone since the others wait, if that is a good part of the patience.
-
-    A loop over data that gives no batch (each sample is filtered out) reads all the while and looks like training; the ranks that
-    wait in a collective prove that no step was made.
-    """
-    if chain.end.kind not in RUNS or others_waited < LASTS * temporal(case):
-        return ()
-    since = case.profile(case.job.members[chain.start.pid], seconds=SINCE * others_waited)
-    trained = since.seen("forward", "backward", "optimizer", "collective")
-    if since.samples < ENOUGH_SAMPLES or since.share("loader") < MOSTLY or trained:
+    """What shows that a rank has been in its own loader alone since the others wait."""
+    runs = chain.end.kind in RUNS
+    since = loads_alone(case, case.job.members[chain.start.pid], others_waited) if runs else None
+    if since is None:
         return ()
     looked = f"{since.share('loader'):.0%} of {since.samples} samples, none in a forward or backward pass"
     claim = "is in its loader all the while"
@@ -175,14 +108,6 @@ def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool
     if not asks or not case.job.covered or len(everybody) < len(case.job.ranks):
         return False
     return not any(may_join_beside(case, chain.start) for chain in everybody)
-
-
-def _holder_waits(case: Case, waiting: list[Chain], absent: Chain) -> Chain | None:
-    """The rank that has the file's lock for which an absent one waits, and waits in the collective itself; no thread beside it acts."""
-    if absent.end.kind != "file_lock":
-        return None
-    held = (chain for chain in waiting if chain.start.pid in absent.end.others)
-    return next((chain for chain in held if not may_join_beside(case, chain.end.node)), None)
 
 
 def is_unread(case: Case, chain: Chain) -> bool:

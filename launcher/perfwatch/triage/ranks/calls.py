@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.triage.cards.gpu import Regime, regime
+from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
@@ -75,9 +75,8 @@ def holds_a_call(card: Regime) -> bool:
 
 def in_collective(case: Case, chain: Chain) -> bool:
     """True if a rank is in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
-    if chain.end.kind == "gpu" and chain.end.detail:
-        return holds_a_call(regime(case.history, chain.end.detail))
-    return chain.end.kind == "collective"
+    from perfwatch.triage.graph.from_case import wait_graph_of
+    return chain.start.pid in wait_graph_of(case).calls.by_pid
 
 
 def leaves(chain: Chain) -> bool:

@@ -3,6 +3,7 @@
 import msgspec
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.decide import state_of
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
@@ -60,8 +61,7 @@ def stalled(case: Case) -> Outcome:
         return Abstention(cause=STALLED.name, missing=(lacking,))
     if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
         return None  # those that have not come are in a call themselves
-    waited = silent(waiting)
-    at_work = any(leaves(one) or (not over(one) and absentee.works(case, one, waited)) for one in absent)
+    at_work = any(leaves(one) or (not over(one) and absentee.comes(case, one)) for one in absent)
     lost = absentee.lost(gone, absent, graph, at_work)
     if lost is not None:
         return absentee.ended(case, waiting[0], lost, graph)
@@ -72,26 +72,29 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    stay = absentee.stay(case, waiting, absent)
-    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, stay.holder)
+    holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first, silent(waiting))
+    states = [state_of(case, chain.start.pid) for chain in waiting]
+    needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
+    if first.end.kind in ("sleep", "file_poll"):  # it asks for one thing since the others wait
+        stood = max(stood, silent(waiting))
+    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
     found = hang_between(
         case,
         STALLED,
         [first],
         f"{named} never joined {op}: {why}; {listed(waiting)} for it",
-        patience=stay.patience,
-        stood=stay.seconds,
-        ceiling=stay.ceiling,
+        patience=needs,
+        stood=stood,
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
             *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
-            *stay.evidence,
+            *loads,
             *unanswered(case),
         ),
         refuted={"straggling_rank": "not one collective has completed meanwhile"},
         advice=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
     )
-    ends = (one for chain in (*absent, stay.holder) if chain is not None for one in chain.culprits())
+    ends = (one for chain in (*absent, holder) if chain is not None for one in chain.culprits())
     return msgspec.structs.replace(
         found,
         culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),

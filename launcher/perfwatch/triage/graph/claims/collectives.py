@@ -110,7 +110,7 @@ def _call_of(built: Builder, graph: RankGraph | None, pid: int, key: Key) -> Cal
     if at_card and case.progress[pid].kind != "busy" and any(map(holds_a_call, regimes(built.history, pid))):
         return Call(ON_CARD)
     number = rank_of(built, pid)
-    if graph is not None and (graph.edges.get(number) or (graph.recorded and number in graph.calls)):
+    if graph is not None and (graph.edges.get(number) or (graph.together and number in graph.calls)):
         return Call(graph.calls.get(number, "?"))
     return None
 

@@ -8,10 +8,11 @@ from perfwatch.triage.waits.node import Node
 
 
 def store_key(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
-    """Never complete: the clients of a store are not known."""
-    why = "any client of the store may set the key"
+    """Complete once the ranks have met, if all are seen: then they alone set the keys. Before, its clients are not known."""
+    met = built.job.covered and bool(built.calls.by_pid)
+    why = "" if met else "any client of the store may set the key"
     resource = Resource(
-        Kind.STORE, ("store",), complete=False, why=why, basis=Basis.STACK, strangers=True
+        Kind.STORE, ("store",), complete=met, why=why, basis=Basis.STACK, strangers=not met
     )  # one for all that wait
     if built.graph.is_new(resource):
         for pid, start in built.starts.items():
