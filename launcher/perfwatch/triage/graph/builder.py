@@ -105,8 +105,6 @@ class Builder:
     def _works_for_the_others(self, pid: int) -> str:
         """What a training thread that runs is at, if the ranks that wait for it get that one day: no step of its own. Else empty."""
         node = self.node(self.starts[pid])
-        if self.case.progress[pid].kind == "moving":
-            return "it makes steps"
         if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(self.case, self.job.members[pid], self.others_waited):
             return ""
         seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)

@@ -9,7 +9,7 @@ from perfwatch.triage.graph.activity import last_change, waits_for_its_object
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.model import Activity, AnswerDue, Basis, Elsewhere, Ends, Fate, Key, Kind, Prospect, Unread
+from perfwatch.triage.graph.model import Activity, AnswerDue, Basis, Elsewhere, Ends, Fate, Key, Kind, Prospect, Task, Unread
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
@@ -145,10 +145,10 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     silent = _silence(case, built, pid, sinks)
     if fate.prospect is Prospect.LIVE:
         return State("busy", pid, fate, silent, sinks=sinks)
+    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
     if fate.prospect is Prospect.DUE:
         soon = fate.until - case.at + LATE_SECONDS <= MEANT_SECONDS
-        return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, sinks=sinks)
-    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
+        return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, needs, sinks)
     if fate.prospect is Prospect.SETTLED:
         needs = _settled_seconds(case, pid, sinks, fate, table)
     if silent.seconds >= needs - ROUNDING_SECONDS:
@@ -178,7 +178,7 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
 def _open_seconds(
     case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table
 ) -> float:
-    if isinstance(fate.why, Unread) or any(one is not None and isinstance(one.why, Unread) for _, one in sinks):
+    if _is_unread(built, built.starts[pid], sinks, fate):
         return float("inf")
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max(_longest_step(case, pid), *lulls)
@@ -192,13 +192,25 @@ def _open_seconds(
     return needs
 
 
+def _is_unread(built: Builder, start: Key, sinks: tuple[Sink, ...], fate: Fate) -> bool:
+    """True if something was not read that may release the wait. Of several ranks that are awaited one that was read is enough to hang."""
+    unread = {task.key for task, over in sinks if over is not None and isinstance(over.why, Unread)}
+    if ranks := _awaited_ranks(built, start, sinks):
+        return all(task.key in unread for task in ranks)
+    return bool(unread) or isinstance(fate.why, Unread)
+
+
 def _may_come_to_their_end(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> bool:
     """True if a sink is in a loop that counts, or if each other rank that is awaited runs, and in no loop that may turn for ever."""
     if any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks):
         return True
-    ranks = [task for task, _ in sinks if task.key != start and task.key == built.starts.get(task.pid)]
-    known = (Ends.UNREAD, Ends.ONE_CALL)
+    ranks, known = _awaited_ranks(built, start, sinks), (Ends.UNREAD, Ends.ONE_CALL)
     return bool(ranks) and all(task.activity is Activity.RUNS and task.ends in known for task in ranks)
+
+
+def _awaited_ranks(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> list[Task]:
+    """The training threads of other ranks among the sinks of a wait."""
+    return [task for task, _ in sinks if task.key != start and task.key == built.starts.get(task.pid)]
 
 
 def _longest_step(case: Case, pid: int) -> float:

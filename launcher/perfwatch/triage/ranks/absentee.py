@@ -76,7 +76,12 @@ def at_rest(case: Case) -> bool:
 
 
 def comes(case: Case, chain: Chain) -> bool:
-    """True if a rank that is elsewhere does something that may end: it works, or a task works for it or looks up now and then."""
+    """True if a rank that is elsewhere does something that may end: it works, or a task works for it or looks up now and then.
+
+    Of one that waits for its card the rules about kernels know more.
+    """
+    if case.progress[chain.start.pid].kind == "moving" or chain.end.kind == "gpu":
+        return True
     prospect = fate_for_others(case, chain.start.pid).prospect
     return prospect is Prospect.LIVE or (prospect is Prospect.DUE and ends_at(case, chain.start.pid) is None)
 

@@ -1,5 +1,7 @@
 """Hangs in calls between ranks: one rank never joined (stalled), the calls differ (mismatched), or all are in one (wedged)."""
 
+from math import inf
+
 import msgspec
 
 from perfwatch.triage.case import Case
@@ -43,6 +45,7 @@ def stalled(case: Case) -> Outcome:
     waiting = [chain for chain in case.still_chains if in_collective(case, chain)]
     gone = absentee.missed(case, graph)
     absent = [chain for chain in case.chains.values() if not in_collective(case, chain)]
+    absent = [chain for chain in absent if not absentee.is_unread(case, chain)] or absent
     if graph is not None and graph.edges:
         waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))] or waiting
     if graph is not None and graph.edges and not gone:
@@ -68,13 +71,15 @@ def stalled(case: Case) -> Outcome:
     return None if at_work else _stalled(case, waiting, absent, graph)
 
 
-def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
+def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding | None:
     first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
     holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first, silent(waiting))
     states = [state_of(case, chain.start.pid) for chain in waiting]
     needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
+    if needs == inf:
+        return None  # what it does was not read
     if first.end.kind in ("sleep", "file_poll"):  # it asks for one thing since the others wait
         stood = max(stood, silent(waiting))
     named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)

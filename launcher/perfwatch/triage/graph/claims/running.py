@@ -4,10 +4,11 @@ from perfwatch.triage.cards.gpu import unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.claims.gpu import idle_card_seconds
-from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task
-from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
+from perfwatch.triage.graph.model import Basis, Ends, Fate, Kind, Prospect, Resource, Task, Unread
+from perfwatch.triage.graph.thresholds import FRESH_SECONDS, ONE_CALL_TIMES
 from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
@@ -28,7 +29,9 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
     if is_native or not (is_start or gives_nothing):
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
-    resource = Resource(Kind.LOOP, task.key, complete=False, why="the loop may end", basis=Basis.TEXT)
+    hardly = is_start and built.case.profile(built.job.members[node.pid], FRESH_SECONDS).samples < ENOUGH_SAMPLES
+    why = Unread("what it runs was hardly sampled") if hardly else "the loop may end"
+    resource = Resource(Kind.LOOP, task.key, complete=False, why=why, basis=Basis.TEXT)
     task.waits = (resource,)
     if loop.tests_only or (gives_nothing and loop.ends is not Ends.ONE_CALL):
         built.claim_other_threads(resource, node, Basis.TEXT)
@@ -80,7 +83,7 @@ def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
         why = "a host function may hold up its stream"
         resource = Resource(Kind.GPU, ("stream", node.pid), complete=False, why=why, basis=Basis.STACK)
     elif built.case.progress[node.pid].kind == "still" or unseen(built.history, node.pid):
-        why = "it may spin in native code"
+        why = Unread("what it runs in native code")
         resource = Resource(Kind.NATIVE, task.key, complete=False, why=why, basis=Basis.ELIMINATION)
     else:
         return None
