@@ -268,8 +268,10 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
 
 
 def _went_on(case: Case, built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Moves]:
-    """How the start and the sinks that wait, and do not poll, have gone on before."""
-    waiting = [built.graph.tasks[key]]
+    """How the start and the sinks that wait, and do not poll, have gone on before. Who spins in a call with others runs, and waits."""
+    start = built.graph.tasks[key]
+    spins = start.activity is Activity.RUNS and start.pid in built.calls.by_pid
+    waiting = [] if spins else [start]
     waiting += [task for task, _ in sinks if task.activity not in (Activity.RUNS, Activity.POLLS)]
     return [_moves(case, built.node(task.key)) for task in waiting if task.kind == "thread"]
 
