@@ -25,6 +25,7 @@ from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
 from perfwatch.triage.moving.work import data_of, moves_data, received, waited_on
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.shares.thresholds import LASTS
@@ -69,6 +70,7 @@ class Builder:
         self.loops: dict[Key, Loop] = {}
         self.todo: list[Key] = []  # tasks that were not asked yet
         self._edges: dict[Key, Edge] = {}
+        self.calls = Calls()  # in which call each rank is
         self.others_waited = 0.0  # seconds for which all ranks that are in a call have waited
         self.starts: dict[int, Key] = {
             rank.pid: self.thread(rank.pid, case.progress[rank.pid].thread) for rank in case.ranks
@@ -105,7 +107,9 @@ class Builder:
     def _works_for_the_others(self, pid: int) -> str:
         """What a training thread that runs is at, if the ranks that wait for it get that one day: no step of its own. Else empty."""
         node = self.node(self.starts[pid])
-        if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(self.case, self.job.members[pid], self.others_waited):
+        if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(
+            self.case, self.job.members[pid], self.others_waited
+        ):
             return ""
         seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)
         if seen.samples < ENOUGH_SAMPLES:

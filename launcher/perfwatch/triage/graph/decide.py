@@ -9,7 +9,19 @@ from perfwatch.triage.graph.activity import last_change, waits_for_its_object
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.model import Activity, AnswerDue, Basis, Elsewhere, Ends, Fate, Key, Kind, Prospect, Task, Unread
+from perfwatch.triage.graph.model import (
+    Activity,
+    AnswerDue,
+    Basis,
+    Elsewhere,
+    Ends,
+    Fate,
+    Key,
+    Kind,
+    Prospect,
+    Task,
+    Unread,
+)
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,

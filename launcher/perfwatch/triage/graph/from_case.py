@@ -23,6 +23,8 @@ from perfwatch.triage.graph.claims import (
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
+from perfwatch.triage.ranks.calls import Calls
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence
 
@@ -59,6 +61,11 @@ def wait_graph_of(case: Case) -> Builder:
     return case.history.once(("wait graph",), lambda: _built(case))
 
 
+def in_call(case: Case, chain: Chain) -> bool:
+    """True if a rank is in a call with others, whatever shows it: its stack, its card, a recorder or RAS."""
+    return chain.start.pid in wait_graph_of(case).calls.by_pid
+
+
 def _built(case: Case) -> Builder:
     built = Builder(case)
     calls = built.calls = collectives.calls_of(built)
@@ -77,7 +84,7 @@ def _built(case: Case) -> Builder:
     return built
 
 
-def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
+def _thread(built: Builder, calls: Calls, task: Task) -> None:
     node = built.node(task.key)
     seen = activity_of(built.case, node)
     task.silence, task.activity = seen.silence, seen.state
@@ -129,9 +136,7 @@ def _is_futex(node: Node) -> bool:
     return node.wait is not None and node.wait.kind in ("futex", "poll", "other")
 
 
-def _waits(
-    built: Builder, calls: collectives.Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity
-) -> None:
+def _waits(built: Builder, calls: Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity) -> None:
     kind = "lock" if edge.kind == "lock" and kind in ("lock", NATIVE_WAIT) else kind
     blind = seen.state is Activity.UNKNOWN or (node.stack is None and kind == "lock")
     if blind:

@@ -14,6 +14,7 @@ from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import loads_alone
 from perfwatch.triage.graph.decide import ends_at, fate_for_others
+from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import named, silent_seconds, who
 from perfwatch.triage.independence import ONE_SOURCE
@@ -23,7 +24,6 @@ from perfwatch.triage.ranks.calls import (
     Place,
     exchange,
     hang_between,
-    in_collective,
     leaves,
     listed,
     may_join_beside,
@@ -68,7 +68,7 @@ def at_rest(case: Case) -> bool:
         return False
     if counted_apart(case) is not None:
         return True
-    elsewhere = {pid: chain for pid, chain in case.chains.items() if not in_collective(case, chain)}
+    elsewhere = {pid: chain for pid, chain in case.chains.items() if not in_call(case, chain)}
     return len(elsewhere) < len(case.chains) and all(
         case.progress[pid].kind == "still" and chain.end.still is True and not wakes_soon(case, chain.end)
         for pid, chain in elsewhere.items()
@@ -127,7 +127,7 @@ def others_train(case: Case, pid: int) -> bool:
     others = [chain for other, chain in case.chains.items() if other != pid]
     if leaves(case.chains[pid]):
         return any(not leaves(chain) for chain in others)
-    return case.job.covered and any(in_collective(case, chain) and not over(chain) for chain in others)
+    return case.job.covered and any(in_call(case, chain) and not over(chain) for chain in others)
 
 
 def left_over(case: Case, chain: Chain) -> list[Node]:

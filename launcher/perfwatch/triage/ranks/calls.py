@@ -6,7 +6,7 @@ for others spins at a full core. That it runs is no progress, and that it stays 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,7 +16,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung
 from perfwatch.triage.history import History
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.groups import SHOWN
+from perfwatch.triage.ranks.groups import SHOWN, WaitGraph
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
@@ -36,11 +36,57 @@ RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 SENDS = frozenset({"send", "isend", "send_object_list"})
 POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
 
+ON_CARD = "gpu"  # of a call that only the card shows
 EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
 # What mpirun and its like leave in a rank's environment: Open MPI, MVAPICH, MPICH's hydra and Slurm's PMI-2, PMIx.
 STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 # ``comm``, ``self.world``, ``MPI.COMM_WORLD``, ``subcomm``, ``row_comm``; ``req`` and ``requests`` of what was begun before.
 _RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call that a rank is in: its name, and the line of the program where that is known."""
+
+    name: str
+    place: tuple[str, str, int] | None = None
+
+    def differs_from(self, other: "Call") -> bool:
+        """True if these cannot be one call. A card that spins in a collective does not say in which one."""
+        return ON_CARD not in (self.name, other.name) and self != other
+
+
+@dataclass
+class Calls:
+    """All ranks' calls, by pid, and what recorders and RAS say of them."""
+
+    by_pid: dict[int, Call] = field(default_factory=dict)
+    ranks: WaitGraph | None = None
+    mismatched: bool = False
+    counted_seconds: float | None = None  # for how long the counts have stood
+    needed: dict[Call, frozenset[int]] = field(default_factory=dict)
+    ended: frozenset[int] = frozenset()  # pids of ranks that have ended
+    exchange: bool = False  # some rank sends or receives
+    ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
+    by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
+    travels: bool | None = None  # data travels between the ranks; None: not known
+    come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
+
+    def have_come(self, pids: frozenset[int]) -> bool:
+        """True if all of these ranks are in some call."""
+        if pids not in self.come:
+            self.come[pids] = all(pid in self.by_pid for pid in pids)
+        return self.come[pids]
+
+    @property
+    def edges(self) -> dict[int, tuple[int, ...]]:
+        """By rank: the ranks that it waits for, where recorders or RAS say so."""
+        return self.ranks.edges if self.ranks is not None else {}
+
+    @property
+    def together(self) -> bool:
+        """True if recorders or RAS say that all ranks are in one call."""
+        return self.ranks is not None and not self.ranks.edges and bool(self.ranks.together or self.ranks.level)
 
 
 @dataclass(frozen=True)
@@ -71,12 +117,6 @@ class Place:
 def holds_a_call(card: Regime) -> bool:
     """True if a kernel that waits, and moves nothing, is on a card: that of a collective."""
     return ((card.kind == "spin" and not card.computes) or card.polls) and not card.is_no_collective
-
-
-def in_collective(case: Case, chain: Chain) -> bool:
-    """True if a rank is in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
-    from perfwatch.triage.graph.from_case import wait_graph_of
-    return chain.start.pid in wait_graph_of(case).calls.by_pid
 
 
 def leaves(chain: Chain) -> bool:

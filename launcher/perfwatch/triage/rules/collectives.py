@@ -6,13 +6,13 @@ import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.decide import state_of
+from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
 from perfwatch.triage.ranks.calls import (
     Place,
     hang_between,
-    in_collective,
     leaves,
     links,
     listed,
@@ -24,7 +24,7 @@ from perfwatch.triage.ranks.calls import (
     waits_as,
 )
 from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
-from perfwatch.triage.ranks.same_call import only_some_are_here, same_call
+from perfwatch.triage.ranks.mismatch import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.locks import held_up, partners
 from perfwatch.triage.waits.chain import Chain
@@ -42,15 +42,15 @@ def stalled(case: Case) -> Outcome:
     if max(len(case.job.ranks), case.job.world_size or 1) < 2:
         return None
     graph = wait_graph(case)
-    waiting = [chain for chain in case.still_chains if in_collective(case, chain)]
+    waiting = [chain for chain in case.still_chains if in_call(case, chain)]
     gone = absentee.missed(case, graph)
-    absent = [chain for chain in case.chains.values() if not in_collective(case, chain)]
+    absent = [chain for chain in case.chains.values() if not in_call(case, chain)]
     absent = [chain for chain in absent if not absentee.is_unread(case, chain)] or absent
     if graph is not None and graph.edges:
         waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))] or waiting
     if graph is not None and graph.edges and not gone:
         here = [case.chains[seat.pid] for seat in graph.ends if seat.pid in case.chains]
-        if any(in_collective(case, chain) for chain in here):
+        if any(in_call(case, chain) for chain in here):
             return None  # behind, and yet in a collective, or in a kernel of its own: counts alone cannot say which
         read = {chain.start.pid for chain in here if not absentee.is_unread(case, chain)}
         unseen = [seat for seat in graph.ends if seat.pid not in read]

@@ -14,7 +14,7 @@ from perfwatch.triage.moving.memory import engine_quiet, unfed
 from perfwatch.triage.moving.motion import dominant, motion
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.ranks.same_call import stands_out
+from perfwatch.triage.ranks.mismatch import stands_out
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.locks import stands_in_sync
 from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS

@@ -178,7 +178,9 @@ def _never_ends(task: Task) -> bool:
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
     """The task that works or wakes, as a thread of a process."""
-    last = next(task for task in reversed(way) if task.kind in ("thread", "native", "work", "passes", "process", "bytes"))
+    last = next(
+        task for task in reversed(way) if task.kind in ("thread", "native", "work", "passes", "process", "bytes")
+    )
     if last.kind == "bytes":
         last = next(iter(_senders(built, last)), way[0])
     if last.kind == "passes":

@@ -14,7 +14,9 @@ from perfwatch.triage.waits.other_end import sends
 def connection(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The processes that hold the other end, and the bytes. A signal wakes an event loop too when a child ends."""
     end = end_of(edge)
-    resource = Resource(Kind.SOCKET, task.key, complete=False, why=Elsewhere("the other end of a connection"), strangers=True)
+    resource = Resource(
+        Kind.SOCKET, task.key, complete=False, why=Elsewhere("the other end of a connection"), strangers=True
+    )
     for pid in end.others:
         built.graph.claim(built.process(pid), resource, Role.HOLDS, Basis.KERNEL)
     if end.descriptor is not None and end.descriptor.socket is not None and node.pid in end.descriptor.socket.peer_pids:
