@@ -1,23 +1,16 @@
 """Ranks that others wait for: what keeps one away, whether that may end by itself, and how that is reported.
 
-A rank that has not come stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it. Of
-a job on many hosts ``AbsentRanks`` knows what became of each host, which no recording of one machine does. No process has looked at the
-ranks that it blames, so it does so only where they can be nowhere else.
+A rank that has not come stands or works elsewhere, has ended, or cannot be seen from here: then only the others' counts tell about it.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Protocol
 
-from perfwatch.text import listed as listed_hosts
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import loads_alone
 from perfwatch.triage.graph.decide import ends_at, fate_for_others
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import named, silent_seconds, who
-from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.ranks.calls import (
     RUNS,
@@ -30,10 +23,9 @@ from perfwatch.triage.ranks.calls import (
     over,
     rank_of,
 )
-from perfwatch.triage.ranks.groups import FEW, SHOWN, UNHEARD, Seat, WaitGraph, counted_apart, growing
+from perfwatch.triage.ranks.groups import FEW, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.placement import rank_ranges
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import awaited as what_it_awaits
 from perfwatch.triage.waits.node import Node
@@ -41,7 +33,7 @@ from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import show
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome, doing
+from perfwatch.verdict import Evidence, Finding, Level, Outcome, doing
 from perfwatch_probes.readings import Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
@@ -51,8 +43,6 @@ OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_de
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
-NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
-LAST_WORDS = "look for the last words of the rank in the job's log"
 
 
 # Does it come by itself?
@@ -271,116 +261,3 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
     return f"its program is over, and {who(absent)} waits for {until}"
-
-
-# Jobs on many hosts
-
-
-class AskedHost(Protocol):
-    """What became of one host that was asked: ``silent``, ``no_job`` and ``answered`` are the states that matter here."""
-
-    @property
-    def host(self) -> str:
-        """Its name."""
-
-    @property
-    def state(self) -> str:
-        """What became of it."""
-
-    @property
-    def reason(self) -> str:
-        """Why it did not answer."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that were seen there."""
-
-    @property
-    def unclear(self) -> bool:
-        """True if ranks of the job may be there that were not seen."""
-
-
-@dataclass(frozen=True)
-class _Where:
-    """What became of the ranks that were seen nowhere. ``host``: the one that can have them."""
-
-    hosts: tuple[str, ...]
-    does: str
-    told: str
-    next: str
-    host: str | None = None
-    ceiling: float = Level.HIGH  # the culprits were not seen
-
-
-@dataclass(frozen=True)
-class AbsentRanks:
-    """The rule, with what is known of the hosts.
-
-    Attributes:
-        reports: what became of each host that was asked.
-        complete: whether these are all hosts of the job: then a rank that is on none of them has ended.
-        advice: how every process of a host can be looked at.
-    """
-
-    reports: Sequence[AskedHost]
-    complete: bool = False
-    advice: str = ""
-
-    @property
-    def rule(self) -> Rule:
-        """As the catalogue has it."""
-        return Rule(STALLED, self._judge)
-
-    def _judge(self, case: Case) -> Outcome:
-        """Fires when all that is seen waits for ranks on a host that is silent, or that are on no host of the job any more."""
-        ranks = case.job.absent
-        waiting = [chain for chain in case.still_chains if chain.end.kind in ("collective", "gpu")]
-        if not ranks or not waiting or len(waiting) < len(case.ranks) or len(case.ranks) < len(case.job.ranks):
-            return None
-        lost, victims = rank_ranges(ranks), rank_ranges(chain.start.rank or 0 for chain in waiting)
-        where, unclear = self._where(len(ranks)), [report.host for report in self.reports if report.unclear]
-        if where is None or unclear:
-            reason, advice = "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
-            if unclear:
-                reason = f"may be on {listed_hosts(unclear)}, where not every process could be looked at"
-                advice = f"{self.advice}; what hinders a look is told of each host"
-            missing = Missing(witness="ranks", reason=f"rank {lost} {reason}", advice=advice)
-            return Abstention(cause=STALLED.name, missing=(missing,))
-        reasons = {report.host: report.reason or "no answer" for report in self.reports}
-        return hang_between(
-            case,
-            STALLED,
-            waiting,
-            f"rank {lost} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
-            owner="node",
-            patience=temporal(case),
-            ceiling=where.ceiling,
-            evidence=tuple(
-                case.saw("host", host, where.does, reasons[host], "answers, with its ranks") for host in where.hosts[:3]
-            ),
-            culprits=[Place(rank, 0, "", host=where.host) for rank in islice(ranks, SHOWN)],
-            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
-            advice=(where.next,),
-        )
-
-    def _where(self, absent: int) -> _Where | None:
-        """None where they may do well on a host that was not asked.
-
-        A host may be listed and run no process of the job (a login node, a spare one). That says nothing about ranks.
-        """
-        mute, without = (
-            tuple(report.host for report in self.reports if report.state == state) for state in ("silent", "no_job")
-        )
-        most = max((len(report.ranks) for report in self.reports), default=0)  # that any host has
-        fits = absent <= most * len(mute)
-        if mute and (fits or self.complete):
-            host = mute[0] if len(mute) == 1 and fits and not without else None
-            console = f"look at {mute[0]}, and at what its console says: it may be down, or out of memory"
-            return _Where(mute, "does not answer", f"{listed_hosts(mute)} does not answer", console, host)
-        has_none = f"{listed_hosts(without)} has no process of this job"
-        if self.complete:
-            told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")
-            return _Where(without, "has no process of this job", told, LAST_WORDS)
-        if without and not mute:
-            return _Where(without, "has no process of this job", has_none, NAME_ALL, ceiling=ONE_SOURCE)
-        return None
