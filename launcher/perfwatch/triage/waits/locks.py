@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.own_work import takes_a_lock
-from perfwatch.triage.waits.node import Node, in_event_loop, waits_forever
+from perfwatch.triage.waits.node import Node, in_event_loop
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import inner_frames, short_name, tags_of, user_frames
 from perfwatch_probes import readings as r
@@ -41,7 +41,6 @@ LET_GO_ON = {
     "wait_for": _SIGNALS,
     "acquire": ("release",),
 }
-READS = ("recv", "read", "poll")
 
 
 def awaited(node: Node) -> str:
@@ -105,20 +104,12 @@ def _lines(history: History, node: Node) -> list[tuple[r.Frame, r.SourceLine | N
     return [(frame, line_of(history, frame)) for frame in user_frames(node.stack)] if node.stack is not None else []
 
 
-def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
-    """Of the threads beside one that waits for a lock, those that may own it; True if a reader that is left out may, all the same.
-
-    A thread within a ``with`` of that name does. Else, where another thread stopped at a lock, those
-    two explain each other, and a listener that waits for its next message beside them does not; it holds nothing at all where each of
-    its lines was read and is in no ``with``.
-    """
+def owners(history: History, node: Node, what: str, others: Iterable[Node]) -> list[Node]:
+    """Of the threads beside one that waits, those that hold what it waits for, or bring it, by the text; empty if no text tells."""
+    if what != A_LOCK:
+        return bringers(history, node, others)
     lock = lock_taken(line_of(history, node.frame))
-    owners = [other for other in others if holds(history, other, lock)] if lock else []
-    rivals = [one for one in others if waits_forever(one) and awaited(one) == A_LOCK]
-    if owners or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
-        return owners or others, False  # who waits for the same lock explains nothing
-    readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]
-    return [other for other in others if other not in readers], any(not free(history, one) for one in readers)
+    return [one for one in others if lock and holds(history, one, lock)]
 
 
 def holds(history: History, node: Node, lock: str) -> bool:

@@ -12,11 +12,11 @@ from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, bringers, holds
+from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, owners
 from perfwatch.triage.waits.native_waits import all_parked, in_native_code, of_gloo, reduces
 from perfwatch.triage.waits.node import Node, node_of, threads_of, waited_on
 from perfwatch.triage.waits.threads import other_threads, sharers
-from perfwatch.triage.words.code import line_of, lock_taken, names
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user
 from perfwatch_probes import readings as r
 
@@ -47,16 +47,11 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
         built.claim_pair_holders(resource, node)
     if what != A_LOCK and reduces(built.history, node.pid):  # its callback runs once all ranks have come
         built.claim_collective(resource)
-    others = other_threads(built.history, built.job, node)
-    if what == A_LOCK:
-        taken = lock_taken(line_of(built.history, node.frame))
-        owners = [one for one in others if taken and holds(built.history, one, taken)]
-    else:
-        owners = bringers(built.history, node, others)
-    for other in owners:
+    known = owners(built.history, node, what, other_threads(built.history, built.job, node))
+    for other in known:
         role = Role.HOLDS if what == A_LOCK else Role.PROVIDES
         built.graph.claim(built.thread(other.pid, other.tid), resource, role, Basis.TEXT)
-    if not owners:
+    if not known:
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
     elif what not in HELD and "end" not in what:
         claim_native_code(built, resource, node)
