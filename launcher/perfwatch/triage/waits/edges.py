@@ -107,7 +107,7 @@ def _file(history: History, node: Node) -> Edge:
 
 def _by_descriptor(history: History, job: Job, node: Node) -> Edge | None:
     """Waits on an open file: what lies behind the descriptor decides."""
-    files = waited_on(history, node)
+    files = workers.at_work_first(history, job, waited_on(history, node))
     edges = (_behind(history, job, node, node.wait, file) for file in files if node.wait is not None)
     return next((edge for edge in edges if edge is not None), None)
 

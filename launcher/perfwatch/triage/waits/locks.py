@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from perfwatch.triage.history import History
 from perfwatch.triage.shares.own_work import takes_a_lock
-from perfwatch.triage.waits.node import Node, in_event_loop
+from perfwatch.triage.waits.node import Node, in_event_loop, waits_forever
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import inner_frames, short_name, tags_of, user_frames
 from perfwatch_probes import readings as r
@@ -41,6 +41,7 @@ LET_GO_ON = {
     "wait_for": _SIGNALS,
     "acquire": ("release",),
 }
+READS = ("recv", "read", "poll")
 
 
 def awaited(node: Node) -> str:
@@ -110,6 +111,22 @@ def owners(history: History, node: Node, what: str, others: Iterable[Node]) -> l
         return bringers(history, node, others)
     lock = lock_taken(line_of(history, node.frame))
     return [one for one in others if lock and holds(history, one, lock)]
+
+
+def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
+    """Of the threads beside one that waits for a lock, those that may own it; True if a reader that is left out may, all the same.
+
+    A thread within a ``with`` of that name does. Else, where another thread stopped at a lock, those
+    two explain each other, and a listener that waits for its next message beside them does not; it holds nothing at all where each of
+    its lines was read and is in no ``with``.
+    """
+    lock = lock_taken(line_of(history, node.frame))
+    known = owners(history, node, A_LOCK, others)
+    rivals = [one for one in others if waits_forever(one) and awaited(one) == A_LOCK]
+    if known or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
+        return known or others, False  # who waits for the same lock explains nothing
+    readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]
+    return [other for other in others if other not in readers], any(not free(history, one) for one in readers)
 
 
 def holds(history: History, node: Node, lock: str) -> bool:

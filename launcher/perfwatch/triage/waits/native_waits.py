@@ -10,9 +10,10 @@ from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import GROUP_THREADS
 from perfwatch.triage.waits.node import End, Node, threads_of
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import is_standard, is_user, package_of
+from perfwatch.triage.words.frames import inner_frames, is_standard, is_user, package_of, short_name
 from perfwatch_probes import readings as r
 
+STARTED = "_bootstrap"  # the outermost function of a thread that Python's threading has started
 WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
 OF_PYTHON = frozenset({"acquire", "wait", "get", "put", "join"})  # methods of Python's own locks, events and queues
 # How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
@@ -44,6 +45,21 @@ def in_native_code(history: History, node: Node) -> bool:
 def all_parked(history: History, pid: int) -> bool:
     """True if every thread of a process without a Python frame is blocked in a futex without a timeout."""
     return all(map(_parked, _native(history, pid)))
+
+
+def nobody_left(history: History, node: Node) -> bool:
+    """True if no thread of its process can wake one that waits in a futex of that process alone: all wait so, without a timeout."""
+    alive = _alive(history, node.pid)
+    used = history.latest(r.ProcessUsage, node.pid)
+    return used is not None and used.reading.threads <= len(alive) and all(map(_parked, alive))
+
+
+def may_serve(node: Node, other: Node) -> bool:
+    """Whether native code may wait for a thread of Python's: of a library's, one that it called itself or that is in it too."""
+    if other.stack is None or node.stack is None or short_name(other.stack.frames[-1].function) != STARTED:
+        return True
+    own = {package_of(frame) for frame in inner_frames(node.stack)} - {None}
+    return not own or any(package_of(frame) in own for frame in other.stack.frames)
 
 
 def carries(history: History, pid: int, tid: int) -> bool:

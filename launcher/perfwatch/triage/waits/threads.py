@@ -3,8 +3,8 @@
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, owners
-from perfwatch.triage.waits.native_waits import in_native_code, reduces
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, may_own, owners
+from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
     End,
@@ -20,7 +20,7 @@ from perfwatch.triage.waits.node import (
 )
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag
+from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags_of
 from perfwatch_probes import readings as r
 
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
@@ -31,6 +31,8 @@ HEARTBEAT_CALLS = frozenset(
     "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
     " info debug log warning getpid".split()
 )
+HAS_THREADS = "monitor"  # tag of libraries whose threads are servants of the program's
+ASKS = frozenset({"thread_wait", "thread_join", "futures_wait", "queue_get"})
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
 OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
@@ -67,6 +69,19 @@ def may_act(history: History, node: Node) -> bool:
         return ran is not None and ran < JUST_NOW_SECONDS and "queue_get" not in node.inner
     source = line_of(history, node.frame)
     return not ticks(node) or in_event_loop(node) or source is None or not names(source.loop_calls) <= HEARTBEAT_CALLS
+
+
+def asked_by_library(history: History, job: Job, node: Node) -> tuple[Node, ...]:
+    """The threads of a library, for one that waits inside of that library (``wandb.finish()``): what they do, it waits for."""
+    if node.stack is None or node.inner.isdisjoint(ASKS):
+        return ()
+    inner = inner_frames(node.stack)
+    libraries = {package_of(frame) for frame in inner if HAS_THREADS in tags_of(frame.function, frame.file)} - {None}
+    return tuple(
+        other
+        for other in beside(history, job, node)
+        if other.stack is not None and any(package_of(frame) in libraries for frame in other.stack.frames)
+    )
 
 
 def queue_feeders(history: History, job: Job, node: Node) -> tuple[Node, ...]:
@@ -125,6 +140,8 @@ def waits(history: History, job: Job, node: Node) -> Found:
     if "feeder_join" in node.inner and (feeders := queue_feeders(history, job, node)):
         return led_to(feeders, " to hand over what was put into a queue")
     native, what = in_native_code(history, node), awaited(node)
+    if not native and (asked := asked_by_library(history, job, node)):
+        return led_to(asked)
     others = other_threads(history, job, node)
     polls = node.wait is not None and node.wait.kind == "poll" and not native
     if polls and "asyncio" in node.inner and node.wait is not None and not node.wait.forever:
@@ -132,25 +149,33 @@ def waits(history: History, job: Job, node: Node) -> Found:
         others = [other for other in others if "futures_wait" not in other.inner]
     if (polls or any_tag(node.inner, "thread_join", "futures_wait")) and (joined := worked_for(others)):
         return led_to(joined)
-    known = [] if native else owners(history, node, what, others)
-    if known and what != A_LOCK:
+    if not native and what != A_LOCK and (known := owners(history, node, what, others)):
         return f"{what}, from thread {known[0].name or known[0].tid}", tuple(known), None
-    others = known or others
+    unsure = False
+    if what == A_LOCK and not native:
+        others, unsure = may_own(history, node, others)
     ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
-    leading = [one for one in others if _leads_on(one)]
+    leading = [one for one in others if _leads_on(one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
-    return led_to(leading) if leading else _ends_here(history, job, node, others)
+    return led_to(leading) if leading else _ends_here(history, job, node, others, unsure=unsure)
 
 
-def _ends_here(history: History, job: Job, node: Node, others: list[Node]) -> tuple[str, tuple[Node, ...], End]:
-    """What a thread waits for that no other thread of its process, of those that may release it, leads on from."""
+def _ends_here(
+    history: History, job: Job, node: Node, others: list[Node], *, unsure: bool
+) -> tuple[str, tuple[Node, ...], End]:
+    """What a thread waits for that no other thread of its process leads on from.
+
+    Args:
+        others: the threads of its process that may release it.
+        unsure: True if it is not known which of them holds the lock.
+    """
     native = in_native_code(history, node)
     if node.motion.frozen is False:
         return "something that lets it move now and then", (), End("other", node)
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
-    if native:
+    if native and not nobody_left(history, node):
         joined = node.wait.joined_tid if node.wait is not None else None
         what = "something in native code" if joined is None else f"the end of its thread {joined}, in native code"
         return what, (), End(NATIVE_WAIT, node, others=locked)
@@ -164,7 +189,7 @@ def _ends_here(history: History, job: Job, node: Node, others: list[Node]) -> tu
         told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
         return told, (), End("lock", node, others=moving or relatives, detail=detail)
     acts = any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other)))
-    if acts or has_timeout(node) or node.motion.samples < 2:
+    if unsure or acts or has_timeout(node) or node.motion.samples < 2:
         told = f", while {OTHERS_MOVE}" if acts else ""
         return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
     if node.wait is not None and node.wait.shared and not locked:

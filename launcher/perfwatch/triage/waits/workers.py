@@ -10,6 +10,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Job, Member
 from perfwatch.triage.waits.node import End, Found, Node, beside, led_to, node_of
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags_of
 from perfwatch_probes import readings as r
 
@@ -17,6 +18,11 @@ ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
 FORKS = ("vfork", "clone", "clone3")  # their caller waits, in state D, until the child has become a program of its own
 BEGUN_SECONDS = 1.0  # from when a caller last ran to its child's start, which is told in ticks and after a look
 EXECUTOR_TAGS = ("pool_service", "futures_service")
+# Calls by which a loop takes an order, or gives somebody what it waits for.
+HANDS_OVER = frozenset(
+    "set_result set_exception put put_nowait get get_nowait send send_bytes sendall recv recv_bytes append appendleft pop popleft "
+    "notify notify_all set clear release acquire submit result write flush".split()
+)
 
 
 def loader(history: History, job: Job, node: Node) -> Found:
@@ -40,6 +46,7 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     """The thread waits for a result of a pool of threads or processes; None where no pool is to be seen."""
     inside = beside(history, job, node)
     threads = [n for n in inside if any_tag(n.tags, "futures_worker", "pool_worker") and not idle(n)]
+    threads = [n for n in threads if not _serves_nobody(history, n)] or threads
     kinds = EXECUTOR_TAGS if "pool_wait" in node.inner else EXECUTOR_TAGS[1:]  # a future is none of multiprocessing's
     service = [n for n in inside if any_tag(n.tags, *kinds)]
     chosen = threads or [n for n in service if n.frame is not None and is_user(n.frame)]
@@ -64,6 +71,20 @@ def calling_back(history: History, job: Job, node: Node) -> Found | None:
     known = [m for m in pool_members(job, node) if m.alive]
     busy = [m for m in known if (one := node_of(history, job, m.pid)).stack is not None and not idle(one)]
     return _among(history, job, node, busy, "pool worker") if busy else None
+
+
+def _serves_nobody(history: History, node: Node) -> bool:
+    """True if a thread of a pool rests in an endless loop of its task that only looks at something now and then: it gives no result.
+
+    One that takes orders, or hands something over, may give it: a batcher completes the futures of others. So may one that is met at
+    work, whatever its loop is seen to call.
+    """
+    within = _in_task(node.stack) if node.stack is not None else []
+    task = next((one for one in reversed(within) if is_user(one)), None)
+    line = line_of(history, task)
+    if line is None or task != within[0] or not line.endless or line.calls_unnamed:
+        return False
+    return "sleep" in names(line.calls) and names(line.loop_calls).isdisjoint(HANDS_OVER)
 
 
 def _among(history: History, job: Job, node: Node, members: list[Member], what: str) -> Found:
@@ -181,6 +202,16 @@ def ends(history: History, job: Job, node: Node, file: r.Descriptor) -> Found | 
     if wanted is not None and all(m.pid != wanted for m in job.children(node.pid)):
         return None
     return _one_of(history, job, node, wanted)
+
+
+def at_work_first(history: History, job: Job, files: Iterable[r.Descriptor]) -> list[r.Descriptor]:
+    """Of what one thread waits on: first the ends of children that move, then all else, and the ends of those that stand last.
+
+    An event loop waits on everything at once, and a server of its own that is never to end is one of them.
+    """
+    pids = {file.fd: file.watched_pid for file in files if is_pidfd(file)}
+    stand = {fd for fd, pid in pids.items() if pid is not None and node_of(history, job, pid).motion.frozen is True}
+    return sorted(files, key=lambda file: (file.fd in stand) - (file.fd in pids and file.fd not in stand))
 
 
 def _one_of(history: History, job: Job, node: Node, wanted: int | None) -> Found:
