@@ -16,6 +16,8 @@ from perfwatch.triage.cards.xids import HARDWARE, Announced, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.ends.gone import was_aborted as has_aborted
+from perfwatch.triage.hang import Place as RankPlace
+from perfwatch.triage.hang import hang_between
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
 from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, stack_key
@@ -24,8 +26,6 @@ from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.patience import temporal as hang_timeout
 from perfwatch.triage.ranks.absentee import STALLED, at_rest
-from perfwatch.triage.ranks.calls import Place as RankPlace
-from perfwatch.triage.ranks.calls import hang_between
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
 from perfwatch.triage.roles.job import STORE_THREAD

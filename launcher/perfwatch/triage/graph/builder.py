@@ -32,14 +32,13 @@ from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.edges import Edge, step
 from perfwatch.triage.waits.native_waits import carries, of_gloo
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.node import RUNS, End, Node, node_of
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = Elsewhere("a process outside of the job")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
-RUNS = ("python", "native")  # ends of a wait that are none
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before

@@ -10,25 +10,15 @@ from perfwatch.triage.graph.builder import loads_alone
 from perfwatch.triage.graph.decide import ends_at, fate_for_others
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.hang import named, silent_seconds, who
+from perfwatch.triage.hang import Place, hang_between, listed, named, rank_of, silent_seconds, who
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
-from perfwatch.triage.ranks.calls import (
-    RUNS,
-    Place,
-    exchange,
-    hang_between,
-    leaves,
-    listed,
-    may_join_beside,
-    over,
-    rank_of,
-)
+from perfwatch.triage.ranks.calls import exchange, leaves, over
 from perfwatch.triage.ranks.groups import FEW, UNHEARD, Seat, WaitGraph, counted_apart, growing
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.locks import awaited as what_it_awaits
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import RUNS, Node
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import show
@@ -37,12 +27,7 @@ from perfwatch.verdict import Evidence, Finding, Level, Outcome, doing
 from perfwatch_probes.readings import Process, Stack, Thread
 
 STALLED = Cause("stalled_collective", "hung", "user_code", (Process, Thread, Stack))
-SETTLED = ("dead", "stopped", "traced", "cycle")  # ends that no work beside them releases
-CERTAIN_ENDS = ("dead", "stopped", "lock", "cycle", "gil")
-OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
-SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
-MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 
 
 # Does it come by itself?
@@ -91,18 +76,6 @@ def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evi
     looked = f"{since.share('loader'):.0%} of {since.samples} samples, none in a forward or backward pass"
     claim = "is in its loader all the while"
     return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
-
-
-def waits_for_all(case: Case, waiting: list[Chain], absent: list[Chain]) -> bool:
-    """True if ranks wait for others to appear (a key in the store, a new group) that all wait for them: no time heals that.
-
-    A thread beside one of them that rests may set the key yet.
-    """
-    everybody = [*waiting, *absent]
-    asks = all(chain.end.kind == "rendezvous" for chain in absent)
-    if not asks or not case.job.covered or len(everybody) < len(case.job.ranks):
-        return False
-    return not any(may_join_beside(case, chain.start) for chain in everybody)
 
 
 def is_unread(case: Case, chain: Chain) -> bool:

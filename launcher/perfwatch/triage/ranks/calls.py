@@ -5,31 +5,22 @@ for others spins at a full core. That it runs is no progress, and that it stays 
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-import msgspec
-
 from perfwatch.triage.cards.gpu import Regime
-from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung
 from perfwatch.triage.history import History
-from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.groups import SHOWN, WaitGraph
+from perfwatch.triage.ranks.groups import WaitGraph
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
+from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
-from perfwatch.verdict import Culprit, Evidence, Finding, Link
 from perfwatch_probes.readings import SourceLine, Stack
 
-COMPARE = "compare the named lines: which condition sends the ranks apart?"
-RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
 NEW_GROUP = "new_group"
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
@@ -89,31 +80,6 @@ class Calls:
         return self.ranks is not None and not self.ranks.edges and bool(self.ranks.together or self.ranks.level)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one rank is: in which call, as far as that is known, and at which line."""
-
-    rank: int | None
-    pid: int
-    call: str
-    line: str | None = None
-    host: str | None = None
-
-    @classmethod
-    def of(cls, chain: Chain, call: str = "") -> "Place":
-        """Where its stack shows it."""
-        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
-
-    def __str__(self) -> str:
-        """``all_reduce 12 at step (train.py:7)``."""
-        return f"{self.call} at {self.line}" if self.line else self.call
-
-    @property
-    def culprit(self) -> Culprit:
-        """As it is reported."""
-        return Culprit(pid=self.pid, rank=self.rank, frame=self.line, host=self.host)
-
-
 def holds_a_call(card: Regime) -> bool:
     """True if a kernel that waits, and moves nothing, is on a card: that of a collective."""
     return ((card.kind == "spin" and not card.computes) or card.polls) and not card.is_no_collective
@@ -158,97 +124,6 @@ def one_sided(names: Collection[str]) -> bool:
 def may_join_beside(case: Case, node: Node) -> bool:
     """True if another thread of a rank that is in a call rests, and may send, receive or join the others when it wakes."""
     return any(may_act(case.history, other) for other in other_threads(case.history, case.job, node))
-
-
-# How it reads
-
-
-def rank_of(chain: Chain) -> int:
-    """Its rank in the job; -1 where it has none."""
-    return -1 if chain.start.rank is None else chain.start.rank
-
-
-def silent(chains: Iterable[Chain]) -> float:
-    """For how long the ends of all of these chains have been silent."""
-    return min((chain.end.silent_seconds or 0.0 for chain in chains), default=0.0)
-
-
-def numbered(ranks: Collection[int | str]) -> str:
-    """``rank 3``, ``ranks 0, 2``; of many the first."""
-    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, list(ranks)[:SHOWN]))}{more}"
-
-
-def listed(chains: Collection[Chain], one: str = "waits", several: str = "wait") -> str:
-    """``ranks 0, 2 wait``."""
-    return f"{numbered(list(map(rank_of, chains)))} {one if len(chains) == 1 else several}"
-
-
-def waits_as(case: Case, chain: Chain, call: str = "") -> str:
-    """How a rank waits that is in a collective (``call``), as records, counts or its peers tell, whatever it seems to do."""
-    if chain.end.kind == "gpu":
-        return f"for {chain.awaited}"
-    if chain.end.kind not in RUNS:
-        return f"in {chain.awaited}"
-    where = call or "a collective"
-    return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
-
-
-def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) -> tuple[Link, ...]:
-    """The wait chains of ranks. One whose call is known waits in it, also if its thread spins for its card."""
-    found: list[Link] = []
-    for chain in chains:
-        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(chain.start.rank)
-        spins = chain.end.kind in RUNS and call is not None
-        told = waits_as(case, chain, call or "").partition(" ")[2]
-        found += (
-            msgspec.structs.replace(link, waits_for=told) if spins and (link.pid, link.tid) == end else link
-            for link in chain.links
-        )
-    return tuple(found)
-
-
-def hang_between(
-    case: Case,
-    cause: Cause,
-    chains: Sequence[Chain],
-    summary: str,
-    *,
-    evidence: tuple[Evidence, ...],
-    places: Sequence[Place] = (),
-    culprits: Sequence[Place] | None = None,
-    refuted: Mapping[str, str] | None = None,
-    advice: tuple[str, ...] = (COMPARE,),
-    owner: str = "",
-    patience: float = STRUCTURAL_SECONDS,
-    stood: float | None = None,
-    ceiling: float = 1.0,
-) -> Finding:
-    """A hang of several ranks; the first chain shows that nothing moves.
-
-    Args:
-        places: of ranks of which it is known what they are in.
-        culprits: in the order in which they are named; else the places, or where the chains end.
-        refuted: by cause, why it is none of that.
-    """
-    blamed = [place.culprit for place in (places if culprits is None else culprits)]
-    if culprits is None and not places:
-        blamed = [one for chain in chains for one in chain.culprits()]
-    return hung(
-        case,
-        cause,
-        chains[0],
-        owner=owner,
-        summary=summary,
-        patience=patience,
-        silent=stood,
-        ceiling=ceiling,
-        evidence=evidence,
-        but=refuted,
-        next=advice,
-        culprits=blamed,
-        links=links(case, chains, {place.rank: place.call for place in places}),
-    )
 
 
 # mpi4py

@@ -13,29 +13,22 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import COMPARE, Place, hang_between, listed, numbered, rank_of, silent, waits_as
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND, Flow
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
-    COMPARE,
     POINT_TO_POINT,
     RECEIVES,
     SENDS,
-    Place,
     call_of,
     exchange,
-    hang_between,
     leaves,
-    listed,
     makes_group,
     may_join_beside,
     mpi_calls,
-    numbered,
     one_sided,
-    rank_of,
-    silent,
-    waits_as,
 )
 from perfwatch.triage.ranks.groups import (
     FEW,

@@ -7,22 +7,11 @@ import msgspec
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.decide import state_of
 from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, waits_as
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
-from perfwatch.triage.ranks.calls import (
-    Place,
-    hang_between,
-    leaves,
-    links,
-    listed,
-    makes_group,
-    numbered,
-    over,
-    rank_of,
-    silent,
-    waits_as,
-)
+from perfwatch.triage.ranks.calls import leaves, over
 from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
 from perfwatch.triage.ranks.mismatch import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
@@ -62,8 +51,6 @@ def stalled(case: Case) -> Outcome:
     if not case.job.covered and (graph is None or not absent):
         lacking = only_some_are_here(case, "the rank that is missing here may be there")
         return Abstention(cause=STALLED.name, missing=(lacking,))
-    if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
-        return None  # those that have not come are in a call themselves
     at_work = any(leaves(one) or (not over(one) and absentee.comes(case, one)) for one in absent)
     lost = absentee.lost(gone, absent, graph, at_work)
     if lost is not None:
