@@ -3,10 +3,9 @@
 One that runs is LIVE, unless the loop that it runs in gives nothing: then it waits for the end of that loop.
 """
 
-from perfwatch.triage.cards.gpu import unseen
+from perfwatch.triage.cards.gpu import idle_card_seconds, unseen
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import NOT_SAMPLED, Builder, end_of
-from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.graph.model import Activity, Acts, Basis, Ends, Fate, Kind, Prospect, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS, ONE_CALL_TIMES, POLLING_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of
@@ -86,7 +85,7 @@ def _seconds_in_call(built: Builder, node: Node) -> float:
 
 def _spins(built: Builder, task: Task, node: Node) -> Resource | None:
     """What a thread waits for that uses a core in native code and gets no further: an idle card, or another rank."""
-    if in_sync(built.history, node.stack) and idle_card_seconds(built.case, node.pid) is not None:
+    if in_sync(built.history, node.stack) and idle_card_seconds(built.history, node.pid) is not None:
         why = "a host function may hold up its stream"
         resource = Resource(Kind.GPU, ("stream", node.pid), complete=False, why=why, basis=Basis.STACK)
     elif built.case.progress[node.pid].kind == "still" or unseen(built.history, node.pid):
