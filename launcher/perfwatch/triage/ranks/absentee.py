@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import loads_alone
 from perfwatch.triage.graph.decide import ends_at, fate_for_others
-from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.graph.from_case import in_call, wait_graph_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.hang import Place, hang_between, listed, named, rank_of, silent_seconds, who
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
@@ -67,10 +67,11 @@ def holder_waits(waiting: list[Chain], absent: Chain) -> Chain | None:
     return next((chain for chain in waiting if locked and chain.start.pid in absent.end.others), None)
 
 
-def brings_no_batch(case: Case, chain: Chain, others_waited: float) -> tuple[Evidence, ...]:
+def brings_no_batch(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     """What shows that a rank has been in its own loader alone since the others wait."""
     runs = chain.end.kind in RUNS
-    since = loads_alone(case, case.job.members[chain.start.pid], others_waited) if runs else None
+    waited = wait_graph_of(case).others_waited
+    since = loads_alone(case, case.job.members[chain.start.pid], waited) if runs else None
     if since is None:
         return ()
     looked = f"{since.share('loader'):.0%} of {since.samples} samples, none in a forward or backward pass"

@@ -8,6 +8,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.decide import state_of
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, waits_as
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
@@ -62,7 +63,7 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first, silent(waiting))
+    holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first)
     states = [state_of(case, chain.start.pid) for chain in waiting]
     needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
     if needs == inf:
@@ -77,6 +78,9 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
         f"{named} never joined {op}: {why}; {listed(waiting)} for it",
         patience=needs,
         stood=stood,
+        ceiling=MAY_COME
+        if first.end.kind == "rendezvous"
+        else 1.0,  # a client of the store that is no rank may set a key
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
             *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
