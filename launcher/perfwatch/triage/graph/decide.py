@@ -1,6 +1,6 @@
 """The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from perfwatch.triage.case import SOON_SECONDS, Case
@@ -8,7 +8,6 @@ from perfwatch.triage.ends.gone import ending
 from perfwatch.triage.graph.activity import last_change, waits_for_its_object
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
-from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
 from perfwatch.triage.graph.model import (
     Activity,
     AnswerDue,
@@ -19,6 +18,7 @@ from perfwatch.triage.graph.model import (
     Key,
     Kind,
     Prospect,
+    Resource,
     Task,
     Unread,
 )
@@ -33,13 +33,18 @@ from perfwatch.triage.graph.thresholds import (
     STEPS_SECONDS,
     WATCHED_SECONDS,
 )
-from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.logs import unwritten
+from perfwatch.triage.moving.memory import missed, quiet, since_training
 from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.node import EVENT_LOOP, Node, silence
+from perfwatch.triage.waits.other_end import open_seconds
+from perfwatch.triage.waits.polling import sought
 from perfwatch_probes.readings import Stack, Thread
+
+Sink = tuple[Task, Resource | None]
 
 
 @dataclass(frozen=True)
@@ -274,8 +279,8 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     if any(one.ago_seconds is not None for one in went_on):  # until then something came
         ago = min(one.ago_seconds for one in went_on if one.ago_seconds is not None)
         return min(silent, Silence(ago, Source.OBSERVED), key=lambda one: one.seconds)
-    if fate.prospect is Prospect.OPEN and steps is None and watched and is_traceless(sinks):
-        return at_least(silent, remembered(case, built, pid, sinks))
+    if fate.prospect is Prospect.OPEN and steps is None and watched and _is_traceless(sinks):
+        return at_least(silent, _remembered(case, built, pid, sinks))
     return silent
 
 
@@ -326,3 +331,40 @@ def _changed(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     if not apart or built.graph.tasks[key].activity in (Activity.RUNS, Activity.UNKNOWN):
         return None
     return last_change(case, built.node(key))
+
+
+# Since when a job has not trained: a wait that leaves no trace of its beginning (a thread that polls, or runs) is as old as that
+
+
+def _is_traceless(sinks: Iterable[Sink]) -> bool:
+    """True if a sink does not show when it began to wait."""
+    return any(
+        task.activity in (Activity.POLLS, Activity.RUNS)
+        or (resource is not None and resource.kind in (Kind.UNKNOWN, Kind.STORE))
+        for task, resource in sinks
+    )
+
+
+def _remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> list[float]:
+    """Seconds, one for each thing that remembers."""
+    rank = case.job.members[pid]
+    node = built.node(built.starts[pid])
+    trained = quiet(case, rank)
+    found = [trained.seconds if trained.evidence else unwritten(case, rank)[0], missed(case, rank).seconds]
+    for task, resource in sinks:
+        if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
+            found.append(_unchanged_seconds(case, task, resource))
+        if resource is not None and resource.kind is Kind.STORE:
+            found.append(case.history.once(("store open",), lambda: open_seconds(case.history, case.job) or 0.0))
+    if waits_for_its_object(node):
+        found.append(silence(case.history, node) or 0.0)
+    return found
+
+
+def _unchanged_seconds(case: Case, task: Task, resource: Resource) -> float:
+    """Since when the awaited file has not changed."""
+    path = resource.key[1]
+    seen = sought(case.history, task.pid, path) if isinstance(path, str) else None
+    if seen is None or seen.reading.changed_ago_seconds is None:
+        return 0.0
+    return seen.reading.changed_ago_seconds + case.at - seen.at
