@@ -93,13 +93,12 @@ def decide(case: Case, table: Table = TABLE) -> State:
 
 def states_of(case: Case, table: Table = TABLE) -> Iterator[State]:
     """Of each rank that lives."""
-    built = wait_graph_of(case)
-    return (_of_rank(case, built, pid, table) for pid in built.starts)
+    return (state_of(case, pid, table) for pid in wait_graph_of(case).starts)
 
 
-def state_of(case: Case, pid: int) -> State:
+def state_of(case: Case, pid: int, table: Table = TABLE) -> State:
     """Of a rank that lives."""
-    return case.history.once(("state", pid), lambda: _of_rank(case, wait_graph_of(case), pid, TABLE))
+    return case.history.once(("state", pid, table), lambda: _of_rank(case, wait_graph_of(case), pid, table))
 
 
 def fate_for_others(case: Case, pid: int) -> Fate:
