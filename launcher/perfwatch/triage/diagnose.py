@@ -11,13 +11,13 @@ from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.model import Acts, Fate, Prospect
+from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
 from perfwatch.triage.hang import silent_seconds, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
-from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -118,7 +118,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
 
 def _acts_unseen(fate: Fate) -> bool:
     """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
-    by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
+    by_native_code = isinstance(fate.why, NativeCode) and fate.by is not None and fate.by[0] == "thread"
     return isinstance(fate.why, Acts) or by_native_code
 
 
@@ -284,7 +284,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         nothing = f"no training is seen: no process of this tree ({names}) has torch loaded"
         return msgspec.structs.replace(verdict, summary=nothing, next=("perfwatch ps",))
     seen = (one for one in case.chains.items() if one[1].end.node.stack is not None)
-    absent = (one for one in seen if not in_collective(case, one[1]))  # those in it wait for these, whatever they do
+    absent = (one for one in seen if not in_call(case, one[1]))  # those in it wait for these, whatever they do
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict

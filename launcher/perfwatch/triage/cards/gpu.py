@@ -523,3 +523,24 @@ def _baseline(history: History, uuid: str, seconds: float) -> str:
         ("{:.0f} W", median(watts) if len(watts) >= FEW_SAMPLES_OF_A_CARD else None),
     )
     return f"{known} earlier in this run" if known else ""
+
+
+def idle_card_seconds(history: History, pid: int) -> float | None:
+    """Seconds since any card of a process had a kernel; None if one has, or if that is not known."""
+    cards = regimes(history, pid)
+    owned = cards_of(history, pid)
+    if not owned.certain or len(cards) < len(owned.uuids) or any(card.kind != "idle" for card in cards):
+        return None
+    return min((_idle_seconds(history, card.uuid) for card in cards), default=None)
+
+
+def _idle_seconds(history: History, uuid: str) -> float:
+    looks = activities(history, uuid)
+    if looks:
+        known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
+    else:
+        known = [(one.at, one.reading.utilisation, 0.0) for one in history.series(r.GpuSample, uuid)]
+    since = next((at for at, used, _ in reversed(known) if used is not None and used > IDLE), None)
+    if since is None:
+        since = known[0][0] - known[0][2] if known else history.at
+    return max(0.0, history.at - since)

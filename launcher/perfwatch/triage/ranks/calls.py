@@ -4,71 +4,77 @@ mpi4py is compiled: a call into it has no frame of its own, so only the text of 
 for others spins at a full core. That it runs is no progress, and that it stays in one line is no standstill: many exchanges look so.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
-import msgspec
-
-from perfwatch.triage.cards.gpu import Regime, regime
-from perfwatch.triage.cards.whose import cards_of
+from perfwatch.triage.cards.gpu import Regime
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung
-from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.groups import SHOWN
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.ranks.groups import WaitGraph
 from perfwatch.triage.shares.own_work import has_several, mpi_calls
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
-from perfwatch.triage.words.frames import any_tag, collective_name, short_name, show, tags, tags_of
-from perfwatch.verdict import Culprit, Evidence, Finding, Link
+from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
 from perfwatch_probes.readings import SourceLine, Stack
 
-COMPARE = "compare the named lines: which condition sends the ranks apart?"
-RUNS = ("python", "native")  # what a thread that spins for its card looks like, where the card itself does not tell
 NEW_GROUP = "new_group"
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 SENDS = frozenset({"send", "isend", "send_object_list"})
 POINT_TO_POINT = RECEIVES | SENDS | {"batch_isend_irecv", BEGUN}
 
+ON_CARD = "gpu"  # of a call that only the card shows
+
 
 @dataclass(frozen=True)
-class Place:
-    """Where one rank is: in which call, as far as that is known, and at which line."""
+class Call:
+    """The call that a rank is in: its name, and the line of the program where that is known."""
 
-    rank: int | None
-    pid: int
-    call: str
-    line: str | None = None
-    host: str | None = None
+    name: str
+    place: tuple[str, str, int] | None = None
 
-    @classmethod
-    def of(cls, chain: Chain, call: str = "") -> "Place":
-        """Where its stack shows it."""
-        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
+    def differs_from(self, other: "Call") -> bool:
+        """True if these cannot be one call. A card that spins in a collective does not say in which one."""
+        return ON_CARD not in (self.name, other.name) and self != other
 
-    def __str__(self) -> str:
-        """``all_reduce 12 at step (train.py:7)``."""
-        return f"{self.call} at {self.line}" if self.line else self.call
+
+@dataclass
+class Calls:
+    """All ranks' calls, by pid, and what recorders and RAS say of them."""
+
+    by_pid: dict[int, Call] = field(default_factory=dict)
+    ranks: WaitGraph | None = None
+    mismatched: bool = False
+    counted_seconds: float | None = None  # for how long the counts have stood
+    needed: dict[Call, frozenset[int]] = field(default_factory=dict)
+    ended: frozenset[int] = frozenset()  # pids of ranks that have ended
+    exchange: bool = False  # some rank sends or receives
+    ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
+    by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
+    travels: bool | None = None  # data travels between the ranks; None: not known
+    come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
+
+    def have_come(self, pids: frozenset[int]) -> bool:
+        """True if all of these ranks are in some call."""
+        if pids not in self.come:
+            self.come[pids] = all(pid in self.by_pid for pid in pids)
+        return self.come[pids]
 
     @property
-    def culprit(self) -> Culprit:
-        """As it is reported."""
-        return Culprit(pid=self.pid, rank=self.rank, frame=self.line, host=self.host)
+    def edges(self) -> dict[int, tuple[int, ...]]:
+        """By rank: the ranks that it waits for, where recorders or RAS say so."""
+        return self.ranks.edges if self.ranks is not None else {}
+
+    @property
+    def together(self) -> bool:
+        """True if recorders or RAS say that all ranks are in one call."""
+        return self.ranks is not None and not self.ranks.edges and bool(self.ranks.together or self.ranks.level)
 
 
 def holds_a_call(card: Regime) -> bool:
     """True if a kernel that waits, and moves nothing, is on a card: that of a collective."""
     return ((card.kind == "spin" and not card.computes) or card.polls) and not card.is_no_collective
-
-
-def in_collective(case: Case, chain: Chain) -> bool:
-    """True if a rank is in a collective, or waits for its GPU, on which a kernel waits that moves nothing."""
-    if chain.end.kind == "gpu" and chain.end.detail:
-        return holds_a_call(regime(case.history, chain.end.detail))
-    return chain.end.kind == "collective"
 
 
 def leaves(chain: Chain) -> bool:
@@ -110,97 +116,6 @@ def one_sided(names: Collection[str]) -> bool:
 def may_join_beside(case: Case, node: Node) -> bool:
     """True if another thread of a rank that is in a call rests, and may send, receive or join the others when it wakes."""
     return any(may_act(case.history, other) for other in other_threads(case.history, case.job, node))
-
-
-# How it reads
-
-
-def rank_of(chain: Chain) -> int:
-    """Its rank in the job; -1 where it has none."""
-    return -1 if chain.start.rank is None else chain.start.rank
-
-
-def silent(chains: Iterable[Chain]) -> float:
-    """For how long the ends of all of these chains have been silent."""
-    return min((chain.end.silent_seconds or 0.0 for chain in chains), default=0.0)
-
-
-def numbered(ranks: Collection[int | str]) -> str:
-    """``rank 3``, ``ranks 0, 2``; of many the first."""
-    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, list(ranks)[:SHOWN]))}{more}"
-
-
-def listed(chains: Collection[Chain], one: str = "waits", several: str = "wait") -> str:
-    """``ranks 0, 2 wait``."""
-    return f"{numbered(list(map(rank_of, chains)))} {one if len(chains) == 1 else several}"
-
-
-def waits_as(case: Case, chain: Chain, call: str = "") -> str:
-    """How a rank waits that is in a collective (``call``), as records, counts or its peers tell, whatever it seems to do."""
-    if chain.end.kind == "gpu":
-        return f"for {chain.awaited}"
-    if chain.end.kind not in RUNS:
-        return f"in {chain.awaited}"
-    where = call or "a collective"
-    return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
-
-
-def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) -> tuple[Link, ...]:
-    """The wait chains of ranks. One whose call is known waits in it, also if its thread spins for its card."""
-    found: list[Link] = []
-    for chain in chains:
-        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(chain.start.rank)
-        spins = chain.end.kind in RUNS and call is not None
-        told = waits_as(case, chain, call or "").partition(" ")[2]
-        found += (
-            msgspec.structs.replace(link, waits_for=told) if spins and (link.pid, link.tid) == end else link
-            for link in chain.links
-        )
-    return tuple(found)
-
-
-def hang_between(
-    case: Case,
-    cause: Cause,
-    chains: Sequence[Chain],
-    summary: str,
-    *,
-    evidence: tuple[Evidence, ...],
-    places: Sequence[Place] = (),
-    culprits: Sequence[Place] | None = None,
-    refuted: Mapping[str, str] | None = None,
-    advice: tuple[str, ...] = (COMPARE,),
-    owner: str = "",
-    patience: float = STRUCTURAL_SECONDS,
-    stood: float | None = None,
-    ceiling: float = 1.0,
-) -> Finding:
-    """A hang of several ranks; the first chain shows that nothing moves.
-
-    Args:
-        places: of ranks of which it is known what they are in.
-        culprits: in the order in which they are named; else the places, or where the chains end.
-        refuted: by cause, why it is none of that.
-    """
-    blamed = [place.culprit for place in (places if culprits is None else culprits)]
-    if culprits is None and not places:
-        blamed = [one for chain in chains for one in chain.culprits()]
-    return hung(
-        case,
-        cause,
-        chains[0],
-        owner=owner,
-        summary=summary,
-        patience=patience,
-        silent=stood,
-        ceiling=ceiling,
-        evidence=evidence,
-        but=refuted,
-        next=advice,
-        culprits=blamed,
-        links=links(case, chains, {place.rank: place.call for place in places}),
-    )
 
 
 # mpi4py

@@ -9,6 +9,7 @@ from perfwatch.triage.cards.accelerated import drives_a_card, sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
@@ -20,7 +21,7 @@ from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
+from perfwatch.triage.ranks.calls import exchange, leaves
 from perfwatch.triage.ranks.groups import growing
 from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
@@ -164,7 +165,7 @@ def evaluating(case: Case) -> Outcome:
         thread, chain = case.progress[rank.pid].thread, case.chains[rank.pid]
         if turns_within(case.history, rank.pid, thread) is not None or polls(case.history, rank.pid):
             continue  # one forward pass, which may never end; or its card only waits for another rank
-        if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_collective(case, chain)):
+        if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_call(case, chain)):
             continue  # it does not run: another one holds what it needs to go on in its forward pass, or has not come to it
         if found := _evaluates(case, rank, seen) or collects(case, rank):
             return in_time(case, rank, found)

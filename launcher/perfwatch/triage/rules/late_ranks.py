@@ -13,7 +13,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
-from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
+from perfwatch.triage.ranks.traffic import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, budget, spent
