@@ -1,5 +1,6 @@
 """What is installed is what is in the folders: the wheel holds every module and each file that is read by its path."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,6 +69,7 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
         "perfwatch/drills/programs/stage.py",
         "perfwatch/report/page/page.html",
         "perfwatch/report/page/page.css",
+        "perfwatch/report/page/page.js",
         "perfwatch/recording/secret_rules.json",
         "perfwatch/recording/secret_rules.LICENSE",
     ],
@@ -80,6 +82,27 @@ def test_the_wheel_holds_what_is_read_by_path(wheel: set[str], name: str) -> Non
 def test_torch_is_no_dependency(project: dict[str, Any]) -> None:
     """Whoever has torch keeps theirs; whoever has none does not need it."""
     assert not [needed for needed in project["project"]["dependencies"] if needed.startswith("torch")]
+
+
+def test_no_text_advises_to_install_what_another_project_has_under_our_name(repository: Path) -> None:
+    """``perfwatch`` on the package index is a tool of somebody else, and newer."""
+    texts = [
+        path
+        for folder in ("launcher", "probes", "scripts", ".github")
+        for path in (repository / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".sh", ".yaml", ".html", "")
+    ]
+    advice = re.compile(
+        r"""pip3? install [^\n]*(?<![\w/.-])perfwatch(?![\w/-])|uv tool install ["']?perfwatch|pipx install ["']?perfwatch"""
+    )
+
+    found = [
+        path
+        for path in (*texts, repository / "README.md")
+        if path.is_file() and advice.search(path.read_text(errors="replace"))
+    ]
+
+    assert found == []
 
 
 def test_the_versions_agree(project: dict[str, Any]) -> None:
