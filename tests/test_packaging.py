@@ -84,6 +84,36 @@ def test_torch_is_no_dependency(project: dict[str, Any]) -> None:
     assert not [needed for needed in project["project"]["dependencies"] if needed.startswith("torch")]
 
 
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("package", "line", "requirement"),
+    [
+        ("perfetto", "report SESSION -o a.pftrace", "'perfetto>=0.11'"),
+        ("prometheus_client", "run --metrics-port 9123 -- true", "'prometheus-client>=0.20'"),
+        ("ClusterShell", "fleet --hosts node-a --job 1", "'ClusterShell>=1.9'"),
+        ("psutil", "drill", "'psutil>=5.9'"),
+    ],
+)
+def test_an_extra_that_is_needed_is_offered_with_the_command_that_adds_it(
+    package: str, line: str, requirement: str, tmp_path: Path
+) -> None:
+    """Into the environment that perfwatch runs in; the package itself, for our name on the index is another project's."""
+    from tests.hostile import record
+
+    without = f"import sys; sys.modules[{package!r}] = None; from perfwatch.__main__ import main; main()"
+    words = line.replace("SESSION", str(record(tmp_path / "session"))).split()
+
+    result = subprocess.run(
+        [sys.executable, "-c", without, *words], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+
+    said, advice = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said.endswith(", which is not installed")
+    assert advice.strip().startswith((sys.executable, "uv pip install"))
+    assert advice.endswith(f" {requirement}")
+
+
 def test_no_text_advises_to_install_what_another_project_has_under_our_name(repository: Path) -> None:
     """``perfwatch`` on the package index is a tool of somebody else, and newer."""
     texts = [

@@ -2,15 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as trace
 
-from perfwatch.errors import UsageError
 from perfwatch.recording.recording import load
 from perfwatch.report.formats import FORMATS, ending, named
 from perfwatch.report.moment import last_living_moment
@@ -93,20 +90,6 @@ def test_the_forms_are_chosen_by_name_or_by_the_ending_of_the_file() -> None:
         ".speedscope.json": "speedscope",
         ".xyz": None,
     }
-
-
-def test_a_form_whose_package_is_not_installed_says_the_command_that_adds_it(nasty: Path, tmp_path: Path) -> None:
-    """Into the environment that perfwatch runs in; the package, not perfwatch, whose name is another project's on the index."""
-    without = "import sys; sys.modules['perfetto'] = None; from perfwatch.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", without, "report", str(nasty), "-o", str(tmp_path / "a.pftrace")]
-
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    said, advice = result.stderr.splitlines()
-    assert (result.returncode, result.stdout) == (UsageError.exit_code, "")
-    assert said == "perfwatch: a Perfetto trace needs the perfetto package, which is not installed"
-    assert advice.strip().startswith((sys.executable, "uv pip install"))
-    assert advice.endswith(" 'perfetto>=0.11'")
 
 
 @pytest.mark.live

@@ -15,14 +15,13 @@ from markupsafe import Markup
 
 from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
-from perfwatch.report.flame import flame
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
 from perfwatch.report.timeline import timeline
-from perfwatch.report.waiting import waiting_lines, waiting_sum
+from perfwatch.report.waiting import flame, waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
 from perfwatch.verdict import confidence_word
 
