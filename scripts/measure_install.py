@@ -10,11 +10,9 @@ not change much. The wheel is of the last commit. 1 when a goal is missed surely
 """
 
 import argparse
-import io
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import venv
