@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psutil
-from measuring import MARK, PERFWATCH, Interval, marked
+from measuring import BEFORE_OTHERS, MARK, PERFWATCH, Interval, marked
 
 from perfwatch_probes.stacks import find_py_spy
 
@@ -90,6 +90,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4, help="of each rank")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", help="the perfwatch of another install")
+    parser.add_argument(
+        "--before-others", action="store_true", help="on a busy machine: real-time priority, needs root"
+    )
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="perfwatch-stacks-") as place, job(options.ranks, options.workers) as pid:
@@ -101,16 +104,25 @@ def main() -> int:
         dump = (str(find_py_spy()), "dump", "--nonblocking", "--pid")
         commands["dumps"] = [(*dump, str(one)) for one in processes]
         print(f"{len(processes)} processes, load {os.getloadavg()[0]:.1f}", flush=True)
+        if options.before_others:
+            os.environ["PERFWATCH_NICE"] = "0"
+            commands = {name: [(*BEFORE_OTHERS, *one) for one in several] for name, several in commands.items()}
+        _timed(commands["perfwatch"], _environment("perfwatch", place))  # compiles the modules
         for _ in range(options.rounds):
             for name in (*commands, *reversed(commands)):
-                environment = {**os.environ, "PERFWATCH_DIR": place}
-                if name == "against":
-                    environment.pop("PYTHONPATH", None)  # an install of its own
-                seconds.setdefault(name, []).append(_timed(commands[name], environment))
+                seconds.setdefault(name, []).append(_timed(commands[name], _environment(name, place)))
     for name, taken in seconds.items():
         spread = Interval.of(taken)
         print(f"{name:<10}{spread.mean:7.2f} s  ({spread.low:.2f} .. {spread.high:.2f}, n = {spread.samples})")
     return int(Interval.of(seconds["perfwatch"]).low > MOST_SECONDS)
+
+
+def _environment(name: str, place: str) -> dict[str, str]:
+    without = {
+        "PYTHONDONTWRITEBYTECODE",
+        *(["PYTHONPATH"] if name == "against" else []),
+    }  # that one is an install of its own
+    return {"PERFWATCH_DIR": place} | {name: value for name, value in os.environ.items() if name not in without}
 
 
 def _timed(commands: Sequence[Sequence[str]], environment: dict[str, str]) -> float:
