@@ -85,6 +85,10 @@ def capture(
     )
     control = asking.find(pid, session if pid is None else None)
     at_once = kind == "stacks" and not native and not (pid is not None and session)
+    if not at_once and (asked := [name for name in ("locals", "threads") if name in options]):
+        raise UsageError(
+            f"--{asked[0]} goes with neither --native nor --session", f"perfwatch capture stacks --{asked[0]}"
+        )
     outcome = _sampled(pid or asking.root_of(control), request, control is not None) if at_once else None
     if outcome is not None:
         pass
