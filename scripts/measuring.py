@@ -19,6 +19,7 @@ import psutil
 
 MARK = "PERFWATCH_MEASUREMENT"  # in the environment of everything that a measurement starts
 PERFWATCH = (sys.executable, "-m", "perfwatch")
+BEFORE_OTHERS = ("chrt", "--fifo", "1")  # as on an idle machine, for commands of a second
 END_SECONDS = 10.0
 # Student's t, two-sided 95 %, by degrees of freedom; beyond the table the next smaller entry (a little too wide).
 T_95 = {

@@ -1,6 +1,8 @@
 """``perfwatch doctor``: what is denied is said with its fix, and one failing check does not end the others."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from perfwatch.doctor import checkup
-from perfwatch.doctor.checkup import Ability, examine_machine
+from perfwatch.doctor.checkup import Ability, Summary, examine_machine
 from perfwatch.doctor.job import examine_job
 from perfwatch.errors import NoSuchTarget
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.ptrace_access import Access
+from tests.command_line import perfwatch
 from tests.machines import FakeMachine
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -39,13 +42,13 @@ def access(**changes: object) -> Access:
 @pytest.mark.parametrize(
     ("facts", "status", "fix"),
     [
-        (access(), "possible", ""),
-        (access(yama_scope=0), "possible", ""),
-        (access(yama_scope=1), "possible", "kernel.yama.ptrace_scope=0"),
-        (access(yama_scope=1, in_container=True), "possible", "--cap-add SYS_PTRACE"),
-        (access(yama_scope=2), "denied", "sudo $(command -v perfwatch)"),
-        (access(yama_scope=3, has_capability=True), "denied", "reboot"),
-        (access(yama_scope=2, has_capability=True), "possible", ""),
+        (access(), "ok", ""),
+        (access(yama_scope=0), "ok", ""),
+        (access(yama_scope=1), "limited", "kernel.yama.ptrace_scope=0"),
+        (access(yama_scope=1, in_container=True), "limited", "--cap-add SYS_PTRACE"),
+        (access(yama_scope=2), "missing", "sudo $(command -v perfwatch)"),
+        (access(yama_scope=3, has_capability=True), "missing", "reboot"),
+        (access(yama_scope=2, has_capability=True), "ok", ""),
     ],
 )
 def test_ptrace_depends_on_scope_capability_and_container(facts: Access, status: str, fix: str) -> None:
@@ -62,7 +65,7 @@ def test_a_missing_py_spy_is_denied_with_the_command_that_installs_it() -> None:
     """Also one that does not run."""
     found = checkup.py_spy("/nowhere/py-spy")
 
-    assert (found.status, found.fix) == ("denied", "pip install 'py-spy>=0.4'")
+    assert (found.status, found.fix) == ("missing", "pip install 'py-spy>=0.4'")
 
 
 @pytest.mark.live
@@ -103,7 +106,7 @@ def test_cgroup_mounts_are_told_apart(machine: FakeMachine, mounts: str, finding
 
 
 @pytest.mark.parametrize(
-    ("options", "status"), [("rw", "possible"), ("rw,hidepid=0", "possible"), ("rw,hidepid=invisible", "denied")]
+    ("options", "status"), [("rw", "ok"), ("rw,hidepid=0", "ok"), ("rw,hidepid=invisible", "limited")]
 )
 def test_hidepid_is_seen(machine: FakeMachine, options: str, status: str) -> None:
     """Other users' processes are then missing, not absent."""
@@ -116,7 +119,7 @@ def test_a_kernel_without_the_memory_of_when_a_thread_ran_is_seen(machine: FakeM
     """CONFIG_SCHED_DEBUG may be off."""
     machine.write("self/sched", "nr_switches : 1\n")
 
-    assert checkup.last_ran(machine.filesystem).status == "denied"
+    assert checkup.last_ran(machine.filesystem).status == "limited"
 
 
 @pytest.mark.live
@@ -127,7 +130,7 @@ def test_what_cannot_be_checked_is_a_finding_too(machine: FakeMachine, tmp_path:
 
     found = examine_machine(machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path / "home")})
 
-    assert {one.name for one in found if one.status == "denied"} >= {"other users' processes", "cgroup", "pressure"}
+    assert {one.name for one in found if one.status == "limited"} >= {"other users' processes", "cgroup", "pressure"}
     assert len(found) == 10
     assert all(one.finding for one in found)
 
@@ -136,7 +139,7 @@ def test_looking_for_a_place_leaves_nothing_behind(tmp_path: Path) -> None:
     """The folder of a session is made to see whether it can be, and removed."""
     found = checkup.session_place({"PERFWATCH_DIR": str(tmp_path / "home")}, Inline())
 
-    assert found.status == "possible"
+    assert found.status == "ok"
     assert list((tmp_path / "home").iterdir()) == []
 
 
@@ -150,13 +153,13 @@ def test_a_job_that_perfwatch_started_is_armed(machine: FakeMachine, profiler: s
     """By the variable that ``run`` sets: the second one where there is a GPU."""
     machine.process(200, 1, environ=f"PERFWATCH_AGENT_DIR=/tmp/x {profiler}=1")
 
-    assert of_job(machine, 200)["steps"].status == "armed"
-    assert of_job(machine, 200)["torch.profiler"].status == "armed"
+    assert of_job(machine, 200)["steps"].status == "ok"
+    assert of_job(machine, 200)["torch.profiler"].status == "ok"
 
 
 def test_a_job_that_was_not_is_told_how_next_time(machine: FakeMachine) -> None:
     """Steps are not counted there."""
-    assert of_job(machine)["steps"].status == "denied"
+    assert of_job(machine)["steps"].status == "limited"
     assert "perfwatch run" in of_job(machine)["steps"].fix
 
 
@@ -164,7 +167,7 @@ def test_a_process_that_is_not_python_is_told_so(machine: FakeMachine) -> None:
     """With the way to one that is."""
     machine.process(300, 1, "sleep 1000", name="sleep", torch=False)
 
-    assert of_job(machine, 300)["python"].status == "denied"
+    assert of_job(machine, 300)["python"].status == "missing"
     assert of_job(machine, 300)["python"].fix.startswith("perfwatch ps")
 
 
@@ -194,6 +197,35 @@ def test_a_process_that_is_gone_or_a_zombie_is_no_target(machine: FakeMachine, s
         of_job(machine, 500)
 
 
+@pytest.mark.parametrize(
+    ("statuses", "line", "code", "strict"),
+    [
+        (("ok", "ok"), "all 2 checks passed", 0, 0),
+        (("ok", "limited", "ok"), "2 of 3 checks passed; 1 limited", 0, 1),
+        (("ok", "missing"), "1 of 2 checks passed; 1 missing", 1, 1),
+        (("limited", "missing", "limited"), "0 of 3 checks passed; 2 limited, 1 missing", 1, 1),
+    ],
+)
+def test_one_line_and_the_exit_code_say_how_it_stands(statuses: list[str], line: str, code: int, strict: int) -> None:
+    """For a node health check, which reads nothing else."""
+    summary = Summary.of(Ability(name="x", status=status, finding="y") for status in statuses)
+
+    assert (str(summary), summary.exit_code(strict=False), summary.exit_code(strict=True)) == (line, code, strict)
+
+
+@pytest.mark.live
+def test_the_last_line_sums_up_and_a_missing_py_spy_is_an_exit_code(tmp_path: Path) -> None:
+    """Also in JSON; no line of a pipe ends in blanks."""
+    silent = {**os.environ, "PERFWATCH_PY_SPY": "/nowhere/py-spy"}
+    said, read = (perfwatch("doctor", *words, env=silent) for words in ((), ("--json",)))
+
+    lines = said.stdout.splitlines()
+    assert re.fullmatch(r"\d+ of \d+ checks passed; .*1 missing", lines[-1])
+    assert [line for line in lines if line.endswith(" ")] == []
+    assert (said.returncode, read.returncode) == (1, 1)
+    assert json.loads(read.stdout)["summary"]["missing"] == 1
+
+
 @pytest.mark.live
 def test_json_is_one_object() -> None:
     """About this very machine and this very process."""
@@ -202,5 +234,6 @@ def test_json_is_one_object() -> None:
     )
 
     shown = json.loads(result.stdout)
-    assert (shown["schema"], shown["pid"], result.returncode) == ("perfwatch.doctor/1", 1, 0)
-    assert {one["status"] for one in shown["machine"] + shown["job"]} <= {"armed", "possible", "denied", "absent"}
+    assert (shown["schema"], shown["pid"]) == ("perfwatch.doctor/2", 1)
+    assert {one["status"] for one in shown["machine"] + shown["job"]} <= {"ok", "limited", "missing"}
+    assert result.returncode == (shown["summary"]["missing"] > 0)

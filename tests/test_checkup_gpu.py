@@ -29,22 +29,22 @@ def test_cards_that_can_be_watched(tmp_path: Path) -> None:
     """Counted by kind, with the driver's version, and their units."""
     gpus, gpm = examined(machine(8), tmp_path)
 
-    assert (gpus.status, gpus.finding, gpus.fix) == ("possible", "driver 580.159: 8 x NVIDIA H200", "")
-    assert gpm.status == "possible"
+    assert (gpus.status, gpus.finding, gpus.fix) == ("ok", "driver 580.159: 8 x NVIDIA H200", "")
+    assert gpm.status == "ok"
 
 
 def test_no_driver_is_one_line(tmp_path: Path) -> None:
     """There is nothing to fix on a machine without GPUs."""
     (gpus,) = GpuCheckup(GpuProbe(lambda: machine(1), Filesystem(proc=tmp_path, dev=tmp_path))).examine()
 
-    assert (gpus.status, gpus.finding) == ("absent", "there is no NVIDIA driver here: GPUs are not watched")
+    assert (gpus.status, gpus.finding) == ("ok", "there is no NVIDIA driver here: GPUs are not watched")
 
 
 def test_a_driver_that_refuses_is_denied_with_its_fix(tmp_path: Path) -> None:
     """The module is not loaded."""
     (gpus,) = examined(FakeNvml(refusal=Refused(DRIVER_NOT_LOADED, "Driver Not Loaded")), tmp_path)
 
-    assert (gpus.status, gpus.finding) == ("denied", "NVML: Driver Not Loaded")
+    assert (gpus.status, gpus.finding) == ("missing", "NVML: Driver Not Loaded")
     assert "modprobe nvidia" in gpus.fix
 
 
@@ -53,8 +53,8 @@ def test_cards_without_gpm_are_watched_with_less_certainty(tmp_path: Path) -> No
     old = FakeCard("GPU-a", answers=answers(nvmlGpmQueryDeviceSupport={"isSupportedDevice": 0}))
     gpus, gpm = examined(FakeNvml([old]), tmp_path)
 
-    assert gpus.status == "possible"
-    assert gpm.status == "denied"
+    assert gpus.status == "ok"
+    assert gpm.status == "limited"
     assert "Hopper and newer" in gpm.finding
 
 
@@ -62,7 +62,7 @@ def test_gpm_in_other_hands_is_denied_with_its_fix(tmp_path: Path) -> None:
     """DCGM or a profiler holds the counters."""
     _, gpm = examined(machine(1, gpm_refusal=IN_USE), tmp_path)
 
-    assert gpm.status == "denied"
+    assert gpm.status == "limited"
     assert "dcgmi profile --pause" in gpm.fix
 
 
@@ -70,17 +70,17 @@ def test_a_lost_card_is_denied(tmp_path: Path) -> None:
     """By its number."""
     gpus, _ = examined(FakeNvml([FakeCard("GPU-a"), FakeCard("GPU-b", lost=True)]), tmp_path)
 
-    assert gpus.status == "denied"
+    assert gpus.status == "missing"
     assert gpus.finding == "driver 580.159: 1 x NVIDIA H200; lost: gpu 1"
 
 
 @pytest.mark.parametrize(
     ("files", "contexts", "status", "finding"),
     [
-        (["/dev/null"], [], "possible", "CUDA is not in use: judged as a job on CPUs"),
-        (["/dev/nvidia-uvm", "/dev/nvidia1"], [], "possible", "gpu 1: by the device files that it holds"),
-        (["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"], [], "denied", "it cannot be known"),
-        (["/dev/nvidia-uvm"], ["GPU-0"], "possible", "gpu 0: the driver lists its context"),
+        (["/dev/null"], [], "ok", "CUDA is not in use: judged as a job on CPUs"),
+        (["/dev/nvidia-uvm", "/dev/nvidia1"], [], "ok", "gpu 1: by the device files that it holds"),
+        (["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"], [], "limited", "it cannot be known"),
+        (["/dev/nvidia-uvm"], ["GPU-0"], "ok", "gpu 0: the driver lists its context"),
     ],
 )
 def test_the_card_of_a_process(
@@ -123,7 +123,7 @@ class _Late:
         """Nothing was started."""
 
 
-@pytest.mark.parametrize(("after_seconds", "status"), [(0.0, "possible"), (3.0, "possible"), (60.0, "denied")])
+@pytest.mark.parametrize(("after_seconds", "status"), [(0.0, "ok"), (3.0, "ok"), (60.0, "limited")])
 def test_units_that_come_late_are_waited_for(after_seconds: float, status: str) -> None:
     """A driver that many ask at once answers after seconds; one that never tells anything is not waited for without end."""
     probe = _Late(after_seconds)

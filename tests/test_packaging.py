@@ -1,5 +1,6 @@
 """What is installed is what is in the folders: the wheel holds every module and each file that is read by its path."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,6 +69,7 @@ def test_the_wheel_holds_every_module_and_nothing_under_another_name(repository:
         "perfwatch/drills/programs/stage.py",
         "perfwatch/report/page/page.html",
         "perfwatch/report/page/page.css",
+        "perfwatch/report/page/page.js",
         "perfwatch/recording/secret_rules.json",
         "perfwatch/recording/secret_rules.LICENSE",
     ],
@@ -80,6 +82,57 @@ def test_the_wheel_holds_what_is_read_by_path(wheel: set[str], name: str) -> Non
 def test_torch_is_no_dependency(project: dict[str, Any]) -> None:
     """Whoever has torch keeps theirs; whoever has none does not need it."""
     assert not [needed for needed in project["project"]["dependencies"] if needed.startswith("torch")]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("package", "line", "requirement"),
+    [
+        ("perfetto", "report SESSION -o a.pftrace", "'perfetto>=0.11'"),
+        ("prometheus_client", "run --metrics-port 9123 -- true", "'prometheus-client>=0.20'"),
+        ("ClusterShell", "fleet --hosts node-a --job 1", "'ClusterShell>=1.9'"),
+        ("psutil", "drill", "'psutil>=5.9'"),
+    ],
+)
+def test_an_extra_that_is_needed_is_offered_with_the_command_that_adds_it(
+    package: str, line: str, requirement: str, tmp_path: Path
+) -> None:
+    """Into the environment that perfwatch runs in; the package itself, for our name on the index is another project's."""
+    from tests.hostile import record
+
+    without = f"import sys; sys.modules[{package!r}] = None; from perfwatch.__main__ import main; main()"
+    words = line.replace("SESSION", str(record(tmp_path / "session"))).split()
+
+    result = subprocess.run(
+        [sys.executable, "-c", without, *words], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+
+    said, advice = result.stderr.splitlines()
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said.endswith(", which is not installed")
+    assert advice.strip().startswith((sys.executable, "uv pip install"))
+    assert advice.endswith(f" {requirement}")
+
+
+def test_no_text_advises_to_install_what_another_project_has_under_our_name(repository: Path) -> None:
+    """``perfwatch`` on the package index is a tool of somebody else, and newer."""
+    texts = [
+        path
+        for folder in ("launcher", "probes", "scripts", ".github")
+        for path in (repository / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".sh", ".yaml", ".html", "")
+    ]
+    advice = re.compile(
+        r"""pip3? install [^\n]*(?<![\w/.-])perfwatch(?![\w/-])|uv tool install ["']?perfwatch|pipx install ["']?perfwatch"""
+    )
+
+    found = [
+        path
+        for path in (*texts, repository / "README.md")
+        if path.is_file() and advice.search(path.read_text(errors="replace"))
+    ]
+
+    assert found == []
 
 
 def test_the_versions_agree(project: dict[str, Any]) -> None:

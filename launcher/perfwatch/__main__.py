@@ -75,7 +75,14 @@ def plain_run(arguments: Sequence[str]) -> "Request | None":
     from dataclasses import replace
     from pathlib import Path
 
-    from perfwatch.exporters.wanted import NOTIFY_VARIABLE, MetricsWanted, Wanted, parse_metrics, parse_url
+    from perfwatch.exporters.wanted import (
+        NOTIFY_VARIABLE,
+        MetricsWanted,
+        Wanted,
+        can_serve_metrics,
+        parse_metrics,
+        parse_url,
+    )
     from perfwatch.run.request import ARMS, Request
 
     if NOTIFY_VARIABLE in os.environ:
@@ -97,7 +104,9 @@ def plain_run(arguments: Sequence[str]) -> "Request | None":
             fields["session"] = Path(value).absolute()
         elif name == "--patience" and value.isdecimal() and int(value) >= 1:
             fields["patience_seconds"] = float(value)
-        elif (name == "--metrics-port" and value) or (name == "--notify" and value.startswith("@")):
+        elif (name == "--metrics-port" and value and can_serve_metrics()) or (
+            name == "--notify" and value.startswith("@")
+        ):
             try:
                 outlets = (
                     replace(outlets, url=parse_url(value))

@@ -14,6 +14,9 @@ PerfwatchError                    1  something inside perfwatch failed
 └── PermissionDenied             77  the kernel does not let us look at that process, or read that file
 """
 
+import importlib.util
+import shlex
+import sys
 from pathlib import Path
 
 # Exit codes of ``attach`` and ``replay`` by state; ``gone`` splits by how it ended. Stable within a major version.
@@ -110,3 +113,11 @@ class PermissionDenied(PerfwatchError):
     """The kernel does not let us look at that process, or read that file."""
 
     exit_code = 77
+
+
+def install_command(*requirements: str) -> str:
+    """The shell command that adds packages to the environment that perfwatch runs in; uv makes environments without pip."""
+    python = sys.executable
+    if importlib.util.find_spec("pip") is not None:
+        return shlex.join((python, "-m", "pip", "install", *requirements))
+    return shlex.join(("uv", "pip", "install", "--python", python, *requirements))

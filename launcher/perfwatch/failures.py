@@ -7,7 +7,7 @@ to 2.29, CPython 3.8 to 3.14, Linux 3.10 to 6.18, Slurm 20 to 24, Kubernetes 1.2
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 YES, NO, AFTER_FIXING = "yes", "no", "after fixing"
 
@@ -425,8 +425,13 @@ FAILURES = (
 _NO_END = re.compile(
     r"\b\w*Warning\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b", re.IGNORECASE
 )
-_COMPILED = tuple((re.compile(one.pattern), one) for one in FAILURES)
 NAMES = {one.name: one for one in reversed(FAILURES)}
+
+
+@cache
+def _compiled() -> tuple[tuple[re.Pattern[str], Failure], ...]:
+    """Made when the first line is read: most commands read none, and it takes 10 ms."""
+    return tuple((re.compile(one.pattern), one) for one in FAILURES)
 
 
 @lru_cache(maxsize=4096)
@@ -435,7 +440,7 @@ def named(line: str) -> Failure | None:
     line = line[:LONGEST_LINE]
     if _NO_END.search(line):
         return None
-    return next((one for pattern, one in _COMPILED if pattern.search(line)), None)
+    return next((one for pattern, one in _compiled() if pattern.search(line)), None)
 
 
 def forms(cause: str) -> tuple[str, ...]:

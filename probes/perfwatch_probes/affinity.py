@@ -6,9 +6,9 @@ Sixteen workers on one allowed CPU are a slow job on an idle machine; a job with
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
-import psutil
-
+from perfwatch_probes.host import parse_cpu_times
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Affinity
 
@@ -57,9 +57,7 @@ class AffinityProbe:
 
 def busy_seconds() -> list[float]:
     """What each CPU has computed since the machine started, in the order of /proc/stat."""
-    return [
-        times.user + times.nice + times.system + times.irq + times.softirq for times in psutil.cpu_times(percpu=True)
-    ]
+    return [times.user + times.system for times in parse_cpu_times(Path("/proc/stat").read_text())[1:]]
 
 
 def _of(cpus: tuple[int, ...], busy: Sequence[float]) -> float | None:

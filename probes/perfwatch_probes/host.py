@@ -4,8 +4,7 @@ Everything is cumulative or instantaneous, as the kernel keeps it; differences a
 """
 
 import os
-
-import psutil
+from dataclasses import dataclass
 
 from perfwatch_probes import guest
 from perfwatch_probes.filesystem import Filesystem
@@ -16,6 +15,7 @@ from perfwatch_probes.readings import Host, Pressure
 
 SHM = "/dev/shm"
 SHM_DEADLINE_SECONDS = 0.25
+_HERTZ, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class HostProbe:
@@ -36,27 +36,28 @@ class HostProbe:
 
     def look(self, pid: int | None = None) -> list[Host]:
         """One reading; with ``pid``, /dev/shm is the one that this process sees (a container has its own)."""
-        times = psutil.cpu_times()
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-        meminfo = parse_meminfo(self._text("meminfo"))
-        running, blocked = parse_running(self._text("stat"))
+        meminfo, stat = parse_meminfo(self._text("meminfo")), self._text("stat")
+        if lacking := [name for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree") if name not in meminfo]:
+            raise Unavailable(f"{self._filesystem.proc}/meminfo has no {lacking[0]}")
+        times, (running, blocked) = parse_cpu_times(stat)[0], parse_running(stat)
+        swapped_in_bytes, swapped_out_bytes = parse_swapped(self._text("vmstat"))
         shm_total_bytes, shm_used_bytes = self._shm(pid)
         return [
             Host(
                 cpus_online=os.cpu_count() or 1,
-                user_seconds=times.user + times.nice,
-                system_seconds=times.system + times.irq + times.softirq,
+                user_seconds=times.user,
+                system_seconds=times.system,
                 idle_seconds=times.idle,
                 iowait_seconds=times.iowait,
                 steal_seconds=times.steal,
                 running_threads=running,
                 blocked_threads=blocked,
                 load_1min=os.getloadavg()[0],
-                memory_total_bytes=memory.total,
-                memory_available_bytes=memory.available,
-                swap_used_bytes=swap.used,
-                swapped_in_bytes=swap.sin,
-                swapped_out_bytes=swap.sout,
+                memory_total_bytes=meminfo["MemTotal"],
+                memory_available_bytes=meminfo["MemAvailable"],
+                swap_used_bytes=meminfo["SwapTotal"] - meminfo["SwapFree"],
+                swapped_in_bytes=swapped_in_bytes,
+                swapped_out_bytes=swapped_out_bytes,
                 dirty_bytes=meminfo.get("Dirty"),
                 writeback_bytes=meminfo.get("Writeback"),
                 shm_total_bytes=shm_total_bytes,
@@ -105,3 +106,30 @@ def parse_running(text: str) -> tuple[int | None, int | None]:
     words = dict(line.split(" ", 1) for line in text.splitlines() if line.startswith("procs_"))
     running, blocked = words.get("procs_running"), words.get("procs_blocked")
     return (int(running) if running else None), (int(blocked) if blocked else None)
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds since boot; ``user`` includes nice, ``system`` includes interrupts."""
+
+    user: float
+    system: float
+    idle: float
+    iowait: float
+    steal: float
+
+
+def parse_cpu_times(text: str) -> list[CpuTimes]:
+    """Of the machine, then of each CPU that is online, in /proc/stat. Raises ValueError on other text."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("cpu"):
+            user, nice, system, idle, iowait, irq, softirq, steal = (int(one) / _HERTZ for one in line.split()[1:9])
+            found.append(CpuTimes(user + nice, system + irq + softirq, idle, iowait, steal))
+    return found
+
+
+def parse_swapped(text: str) -> tuple[int, int]:
+    """Bytes swapped in and out since boot, in /proc/vmstat; 0 where the kernel has no swap."""
+    words = dict(line.split(" ", 1) for line in text.splitlines() if line.startswith("pswp"))
+    return int(words.get("pswpin", 0)) * _PAGE_BYTES, int(words.get("pswpout", 0)) * _PAGE_BYTES

@@ -92,7 +92,13 @@ class Stacks:
         """``dump`` with its defaults."""
         return self.dump(pids)
 
-    def dump(self, pids: Sequence[int], deadline_seconds: float = 2.0, texts: bool = False) -> list[Reading]:
+    def dump(
+        self,
+        pids: Sequence[int],
+        deadline_seconds: float = 2.0,
+        texts: bool = False,
+        answers: dict[int, bytes] | None = None,
+    ) -> list[Reading]:
         """Dump the Python stacks of these processes, at most four at once.
 
         Args:
@@ -100,6 +106,7 @@ class Stacks:
             deadline_seconds: for all of them together, and more where threads are many; what is late is killed and recorded
                 as unavailable.
             texts: also collect path-like and short string locals of the innermost user frame, redacted.
+            answers: is given py-spy's own JSON of each process that could be read, with all locals, not redacted.
 
         Returns: Stack, StackFailure and ProbeCall(outcome="unavailable", entity="pid N") readings; never raises.
         """
@@ -110,15 +117,18 @@ class Stacks:
         readings: list[Reading] = [_unavailable(pid, 0.0, why) for pid, why in refused.items()]
         pids = [pid for pid in pids if pid not in refused]
         again: list[int] = []
-        for pid, finished in self._dumps(pids, deadline_seconds, texts):
+        with_locals = texts or answers is not None
+        for pid, finished in self._dumps(pids, deadline_seconds, with_locals):
             answer = self._interpret(pid, finished, texts)
+            _keep(answers, pid, finished)
             if isinstance(answer, StackFailure):
                 again.append(pid)
             else:
                 readings += answer
         left = deadline_seconds - (time.monotonic() - began)
-        for pid, finished in self._dumps(again, max(left, 0.1), texts):
+        for pid, finished in self._dumps(again, max(left, 0.1), with_locals):
             answer = self._interpret(pid, finished, texts)
+            _keep(answers, pid, finished)
             readings += [answer] if isinstance(answer, StackFailure) else answer
         return readings
 
@@ -141,12 +151,12 @@ class Stacks:
             return 0
 
     def _dumps(
-        self, pids: Sequence[int], deadline_seconds: float, texts: bool
+        self, pids: Sequence[int], deadline_seconds: float, with_locals: bool
     ) -> Iterator[tuple[int, Finished | None]]:
         if self.command is None:
             yield from ((pid, None) for pid in pids)
             return
-        options = ["dump", "--nonblocking", "--json", *(["--locals"] if texts else []), "--pid"]
+        options = ["dump", "--nonblocking", "--json", *(["--locals"] if with_locals else []), "--pid"]
         finished = self._run([[self.command, *options, str(pid)] for pid in pids], deadline_seconds) if pids else []
         self.calls += sum(one.started for one in finished)
         self.cpu_seconds += sum(one.cpu_seconds for one in finished)
@@ -264,6 +274,11 @@ def left_traced(pid: int, proc: Path = Path("/proc")) -> list[str]:
         if tracer or state[0] in "tT":
             marks.append(f"thread {task.name}: state {state}, tracer {tracer}")
     return marks
+
+
+def _keep(answers: dict[int, bytes] | None, pid: int, finished: Finished | None) -> None:
+    if answers is not None and finished is not None and finished.returncode == 0:
+        answers[pid] = finished.output
 
 
 def _crowd(pid: int, threads: int) -> Unavailable:

@@ -83,7 +83,7 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(Reading, frozen=True, kw_only=True):
-    """The machine. Sources: psutil (CPU times, memory, swap), /proc/pressure, /proc/meminfo, statvfs of /dev/shm. Cumulative counters."""
+    """The machine. Sources: /proc/stat, meminfo, vmstat and pressure; statvfs of /dev/shm. Cumulative counters."""
 
     cpus_online: int
     user_seconds: float
@@ -140,7 +140,7 @@ class Disk(Reading, frozen=True, kw_only=True):
 
 
 class Network(Reading, frozen=True, kw_only=True):
-    """One interface or RDMA port. Sources: psutil.net_io_counters; /sys/class/infiniband/*/ports/*/counters (RDMA bypasses netdev)."""
+    """One interface or RDMA port. Sources: /proc/net/dev; /sys/class/infiniband/*/ports/*/counters (RDMA bypasses netdev)."""
 
     interface: str
     kind: str  # netdev, rdma

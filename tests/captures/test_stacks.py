@@ -10,9 +10,12 @@ import pytest
 
 from perfwatch.captures import stacks
 from perfwatch.captures.capture import Request, Subject
-from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.errors import CaptureFailed, CaptureRefused, PermissionDenied
 from perfwatch.processes.place import start_ticks
+from perfwatch_probes.deadline import KillableChild
 from tests.captures.windows import RecordedWindow, finished, scene
+from tests.command_line import perfwatch
+from tests.uids import own_uid
 
 ALIKE = "import sys\ndef waiting():\n    sys.stdin.readline()\nprint(1, flush=True)\nwaiting()\n"
 ODD = "import sys\ndef sleeping():\n    import time; time.sleep(1000)\nprint(1, flush=True)\nsleeping()\n"
@@ -125,3 +128,99 @@ def test_the_page_is_private(tmp_path: Path, ranks: tuple[Subject, ...]) -> None
     stacks.collect(Request(kind="stacks"), scene(*ranks), window)
 
     assert os.stat(window.folder / "stacks.txt").st_mode & 0o777 == 0o600
+
+
+SECRETS = """
+import sys
+def waiting(api_token, batch):
+    password = "hunter2-hunter2"
+    url = "https://ann:pa55-w0rd@host/data"
+    print(1, flush=True)
+    sys.stdin.readline()
+waiting("sk-abcdefghij0123456789", [1, 2, 3])
+"""
+
+
+@pytest.fixture
+def job() -> Iterator[int]:
+    """One process that stands still with secrets in its variables."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SECRETS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def captured(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """What the command says; its recordings would go to ``home``."""
+    environment = {**os.environ, "PERFWATCH_DIR": str(home)}
+    return perfwatch("capture", "stacks", *words, env=environment)
+
+
+@pytest.mark.live
+def test_the_command_samples_at_once_and_leaves_nothing_behind(job: int, tmp_path: Path) -> None:
+    """No session, no file, and of the variables not a word; who wants every thread asks for it."""
+    done = captured(tmp_path / "home", str(job))
+    whole = captured(tmp_path / "home", str(job), "--threads")
+
+    assert done.returncode == 0
+    assert "    waiting (<string>:7)" in done.stdout.splitlines()
+    assert "batch" not in done.stdout
+    assert "every thread" not in done.stdout
+    assert f"pid {job}, thread {job} " in whole.stdout
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.live
+def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: Path) -> None:
+    """Neither what is called like one, nor what looks like one."""
+    done = captured(tmp_path / "home", str(job), "--locals")
+
+    shown = done.stdout.splitlines()
+    assert "        batch = [1, 2, 3]" in shown
+    assert "        password = [redacted]" in shown
+    assert "        api_token = [redacted]" in shown
+    assert not [secret for secret in ("hunter2", "abcdefghij", "pa55") if secret in done.stdout + done.stderr]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("words", "code", "said"), [(("--rank", "3"), 62, "there is no rank 3"), ((), 3, "no process")]
+)
+def test_a_rank_or_a_job_that_is_not_there_is_said(
+    job: int, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    """With the exit code of its kind."""
+    done = captured(tmp_path / "home", str(job) if words else "4194304", *words)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def sampled_as(uid: int, pid: int) -> str:
+    """What another user gets."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    try:
+        return stacks.sample(pid, Request(kind="stacks")).summary
+    except PermissionDenied as denied:
+        return f"{denied.exit_code} {denied.advice}"
+
+
+@pytest.mark.live
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_memory_that_may_not_be_read_is_no_permission(job: int) -> None:
+    """Exit code 77, and the command that works."""
+    child = KillableChild()
+    said = child.call(sampled_as, own_uid(3), job, deadline_seconds=20.0)
+    child.close()
+
+    assert said == f"77 sudo $(command -v perfwatch) capture stacks {job}"

@@ -55,7 +55,7 @@ def read_by_the_library(words: list[str]) -> Request:
         command=tuple(read["command"]),
         agent=read["agent"],
         quiet=read["quiet"],
-        session=read["session"],
+        session=read["session"] and Path(read["session"]),
         patience_seconds=read["patience"],
         trigger_signals=read["trigger_signal"],
         outlets=wanted(metrics_port=read["metrics_port"], notify=read["notify"]),

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.live
 
 SECONDS = 90.0
 HOME, CLEAR, ALTERNATE_SCREEN = b"\x1b[H", b"\x1b[2J", b"\x1b[?1049h"
-KEYS = "s stacks  v verdict  c capture  q quit"
+KEYS = "? help  s stacks  v verdict  c capture  q quit"
 with_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
 
@@ -54,7 +54,8 @@ def shown(folder: Path, columns: int, lines: int) -> str:
     screen = console(stream)
     screen.width, screen.height = columns, lines
     long_ago = 0.0  # nobody writes it now, however fresh the files of the test are
-    screen.print(Viewer(Follower(folder), screen, Errands(None, ""), wall=lambda: long_ago).once(), end="")
+    viewer = Viewer(Follower(folder), screen, Errands(None, ""), wall=lambda: long_ago)
+    screen.print(viewer.once(fitted=True), end="")
     return stream.getvalue()
 
 
@@ -71,18 +72,31 @@ def in_process(*arguments: str, **changes: str) -> "subprocess.CompletedProcess[
 
 
 @with_tmux
-@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (200, 60), (40, 15)])
 def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Path, columns: int, lines: int) -> None:
     """What tmux shows is what was rendered for this size: verdict on top, keys at the bottom, all cards and ranks between."""
     with terminal(tmp_path, columns, lines, "top", str(session)) as window:
-        seen = window.until(lambda screen: screen[-1].startswith(KEYS))
+        seen = window.until(lambda screen: screen[-1].startswith("? help"))
 
     assert seen == expected(session, columns, lines)
     assert len(seen) == lines
     assert seen[1].startswith("HUNG stalled_collective (certain")
-    assert [line for line in seen if line.startswith("gpu 7")]
-    ranks = re.findall(r"rank (\d) +10\d0 ", "\n".join(seen))
-    assert ranks[:3] == ["5", "0", "1"], "who is to blame comes first"
+    assert "rank 5 never joined the gradients' reduction: rank 5's DataLoader worker 1053" in " ".join(seen)
+    assert seen[-1].endswith("q quit")
+    if lines > 15:
+        assert [line for line in seen if line.startswith("gpu 7")]
+        ranks = re.findall(r"rank (\d) +10\d0 ", "\n".join(seen))
+        assert ranks[:3] == ["5", "0", "1"], "who is to blame comes first"
+
+
+def test_a_wide_screen_cuts_no_evidence(session: Path) -> None:
+    """It stands below cards and processes, over the whole width; what a thread waits in is whole too."""
+    for columns, lines in ((160, 50), (200, 60)):
+        screen = shown(session, columns, lines)
+
+        assert "pid 1053 stays at __getitem__ (train.py:13): " in screen
+        assert re.search(r"\d+ of \d+ samples alike over [\d.]+ s\b", screen)
+        assert "clock_nanosleep (sleep)" in screen
 
 
 def test_a_small_screen_gives_the_verdict_a_second_line(session: Path) -> None:
@@ -131,6 +145,24 @@ def test_a_resized_window_is_drawn_anew(tmp_path: Path, session: Path) -> None:
         window.until(lambda screen: screen == expected(session, 80, 24))
         window.resize(130, 50)
         window.until(lambda screen: screen == expected(session, 130, 50))
+
+
+@with_tmux
+def test_help_is_a_key_and_what_is_longer_than_the_screen_scrolls(tmp_path: Path, session: Path) -> None:
+    """Processes, stacks and verdict: by arrows, which a mouse wheel sends too, by pages, and to the end; never beyond it."""
+    with terminal(tmp_path, 80, 24, "top", str(session)) as window:
+        window.until(lambda screen: any("more below" in line for line in screen))
+        window.keys("Down", "Down")
+        window.until(lambda screen: any(line.startswith("2 more above") for line in screen))
+        window.keys("G", "G", "Down")
+        seen = window.until(lambda screen: any(line.endswith(" more above") for line in screen))
+        assert [line for line in seen if line.startswith("  7 workers   1071")]
+        window.keys("Up")
+        window.until(lambda screen: any(line.endswith("1 more below") for line in screen))
+        window.keys("?")
+        window.until(lambda screen: any(line.startswith("Tab ") for line in screen))
+        window.keys("h", "v", "PageDown")
+        window.until(lambda screen: any(line.startswith("next") for line in screen))
 
 
 @with_tmux
@@ -242,12 +274,15 @@ def test_without_colour_there_is_none(tmp_path: Path, session: Path) -> None:
 
 
 def test_a_pipe_gets_one_screen(session: Path) -> None:
-    """Without a terminal there is nobody to press q; no control sequence is in it."""
+    """All of it: no key, no control sequence, no blanks at the ends, no empty rest of a screen."""
     done = once(str(session), COLUMNS="100", LINES="30")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
-    assert done.stdout.count("\n") == 30
+    assert "rank 7        1070" in done.stdout  # more lines than a screen has
+    assert "quit" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.endswith(" ")] == []
+    assert "\n\n\n" not in done.stdout
 
 
 def test_a_terminal_without_utf_8_gets_letters(session: Path) -> None:

@@ -1,5 +1,6 @@
 """``perfwatch top PID``: of a job that nobody watches, and of one that is watched."""
 
+import re
 import subprocess
 import sys
 import time
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_top import once
-from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, environment
+from tests.terminals import EVERY_SECONDS, PATIENCE_SECONDS, TMUX, environment, terminal
+
+MOST_WATCHED = 30  # jobs of this user on this machine, while the suite runs
 
 pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
@@ -57,3 +60,43 @@ def test_a_job_that_is_watched_is_seen_through_its_watchers_recording(tmp_path: 
     assert (done.returncode, done.stderr) == (0, "")
     assert "run on" in done.stdout
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
+def test_a_key_goes_from_one_watched_job_to_the_next(tmp_path: Path) -> None:
+    """Other jobs that this user watches on the machine are among them; after the last comes the first."""
+    programs = [
+        "import time\nprint('ready', flush=True)\ntime.sleep(90)  # first",
+        "import time\nprint('ready', flush=True)\ntime.sleep(91)",
+    ]
+    home = {**environment(), "PERFWATCH_DIR": str(tmp_path / "home")}
+    runs = []
+    try:
+        for text in programs:
+            command = [sys.executable, "-m", "perfwatch", "run", "--quiet", "--", sys.executable, "-c", text]
+            runs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=home))
+            assert runs[-1].stdout is not None
+            assert runs[-1].stdout.readline() == "ready\n"
+        with terminal(tmp_path, 160, 40, "top", str(runs[0].pid), PERFWATCH_DIR=str(tmp_path / "home")) as window:
+            window.until(lambda screen: "sleep(90)" in screen[0])
+            place = ""
+            for _ in range(MOST_WATCHED):
+                window.keys("Tab")
+                seen = window.until(lambda screen: place_of(screen) not in ("", place))  # noqa: B023
+                if "sleep(91)" in seen[0]:
+                    break
+                place = place_of(seen)
+            assert "sleep(91)" in seen[0]
+            assert re.search(r"job \d+ of \d+  for ", seen[0])
+            window.keys("q")
+            window.until(lambda screen: screen[0] == "ended with 0")
+    finally:
+        for run in runs:
+            run.terminate()
+            run.wait()
+
+
+def place_of(screen: list[str]) -> str:
+    """Which of the watched jobs it shows: ``job 2 of 3``."""
+    found = re.search(r"job \d+ of \d+", screen[0])
+    return found[0] if found else ""

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.alone,
     pytest.mark.end_to_end,
-    pytest.mark.skipif(find_spec("torch") is None, reason="the programs need torch: pip install 'perfwatch[torch]'"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="the programs need torch"),
 ]
 TRIED = ("dead_worker", "stalled_collective", "healthy_key_listener")
 BY_NAME = {drill.name: drill for drill in DRILLS}

@@ -121,7 +121,7 @@ def test_without_clustershell_the_error_names_the_command_that_installs_it(monke
 
     with pytest.raises(UsageError) as failed:
         OverSsh("node-a")
-    assert failed.value.advice == "python -m pip install 'perfwatch[fleet]'"
+    assert failed.value.advice.endswith(" install 'ClusterShell>=1.9'")
 
 
 @pytest.mark.parametrize("wrong", ["a[", "a[1-99999999999]", "", "@nosuchgroup", "a,-oProxyCommand=id"])

@@ -11,7 +11,11 @@ from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.guest import Guests, Recorded
 from perfwatch_probes.host import HostProbe, parse_meminfo, parse_running
 from perfwatch_probes.pressure import parse_pressure
+from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Pressure
+
+MEMINFO = "MemTotal: 100 kB\nMemAvailable: 60 kB\nSwapTotal: 7 kB\nSwapFree: 4 kB\nDirty:   8 kB\n"
+STAT = "cpu  1000 100 200 3000 40 6 8 8 0 0\ncpu0 1000 100 200 3000 40 6 8 8 0 0\nprocs_running 3\nprocs_blocked 1\n"
 
 
 @pytest.mark.live
@@ -43,14 +47,39 @@ def test_the_shared_memory_is_the_one_that_the_process_sees(guests: Guests) -> N
 
 def test_what_the_kernel_does_not_tell_is_not_zero(tmp_path: Path) -> None:
     """Without pressure there is none, and the job's /dev/shm that cannot be seen is ours."""
-    (tmp_path / "meminfo").write_text("Dirty:   8 kB\n")
-    (tmp_path / "stat").write_text("procs_running 3\nprocs_blocked 1\n")
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    (tmp_path / "stat").write_text(STAT)
+    (tmp_path / "vmstat").write_text("pgpgin 7\n")
 
     [host] = HostProbe(Filesystem(proc=tmp_path), Recorded(Inline())).look(41)
 
     assert host.shm_total_bytes is not None
     assert (host.dirty_bytes, host.running_threads, host.blocked_threads) == (8192, 3, 1)
     assert host.pressure == {}
+
+
+def test_the_counters_are_those_of_the_kernel_in_seconds_and_bytes(tmp_path: Path) -> None:
+    """User time includes nice, system time includes interrupts; what waits for I/O and what a hypervisor took stand alone."""
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    (tmp_path / "stat").write_text(STAT)
+    (tmp_path / "vmstat").write_text("pswpin 3\npswpout 5\n")
+
+    [host] = HostProbe(Filesystem(proc=tmp_path), Recorded(Inline())).look()
+
+    hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    times = (host.user_seconds, host.system_seconds, host.idle_seconds, host.iowait_seconds, host.steal_seconds)
+    assert times == (1100 / hertz, 214 / hertz, 3000 / hertz, 40 / hertz, 8 / hertz)
+    assert (host.memory_total_bytes, host.memory_available_bytes) == (1024 * 100, 1024 * 60)
+    assert (host.swap_used_bytes, host.swapped_in_bytes, host.swapped_out_bytes) == (1024 * 3, 3 * page, 5 * page)
+
+
+def test_a_machine_that_does_not_tell_its_memory_has_no_reading(tmp_path: Path) -> None:
+    """Missing is not zero."""
+    (tmp_path / "meminfo").write_text("Dirty:   8 kB\n")
+    (tmp_path / "stat").write_text(STAT)
+
+    with pytest.raises(Unavailable, match="no MemTotal"):
+        HostProbe(Filesystem(proc=tmp_path), Recorded(Inline())).look()
 
 
 def test_memory_is_in_bytes() -> None:

@@ -1,13 +1,14 @@
 """The lanes of the timeline: what a line means is what its key says, and what was not read is not drawn."""
 
 import math
+import re
 
 import msgspec
 import pytest
 
 from perfwatch.recording.recording import Record
 from perfwatch.report.lanes import MOST_POINTS, Lane, Line, card_lanes, fitted, host_lane, lanes_of, step_lane
-from perfwatch.report.timeline import _lines, keys
+from perfwatch.report.timeline import WIDTH, DrawnLane, drawn, time_ticks
 from perfwatch.triage.history import History
 from perfwatch_probes import readings as r
 
@@ -99,19 +100,65 @@ def test_a_long_recording_is_shown_as_means_over_equal_spans() -> None:
     assert max(mean) < 2.0
 
 
-def test_every_line_has_the_colour_of_its_key() -> None:
-    """Whatever moments it was read at."""
-    from bokeh.models import Range1d
+def read(lane: DrawnLane, name: str, seconds: float) -> list[list[tuple[float, float]]]:
+    """What a line shows, as a reader of its path finds it: pieces of (time, value)."""
+    (line,) = (one for one in lane.lines if one.name == name)
+    pieces: list[list[tuple[float, float]]] = []
+    last, x, y = "", 0, 0
+    for command, rest in re.findall(r"([MVlh])([^MVlh]*)", line.path):
+        numbers = [int(one) for one in re.findall(r"-?\d+", rest)]
+        if command == "M":
+            x, y = numbers
+            pieces.append([] if line.filled else [(x, y)])
+        elif command == "V" and last == "M":
+            y = numbers[0]
+            pieces[-1].append((x, y))
+        elif command == "l":
+            for right, down in zip(numbers[::2], numbers[1::2], strict=True):
+                x, y = x + right, y + down
+                pieces[-1].append((x, y))
+        last = command
+    return [[(x / WIDTH * seconds, (lane.height - y) * lane.unit) for x, y in piece] for piece in pieces]
 
-    lane = Lane(
-        "host",
-        "share",
-        (Line("a", ((1.0, 0.1), (2.0, 0.1))), Line("b", ((1.5, 0.2),)), Line("c", ((1.0, 0.3), (2.0, 0.3)))),
-    )
-    drawn = {
-        next(iter(renderer.data_source.data["time"])): renderer.glyph.line_color
-        for renderer in _lines(lane, 0.0, Range1d(start=0, end=1)).renderers
-    }
-    ((_, colours), _) = keys([lane])
 
-    assert drawn[1500.0] == dict(colours)["b"]
+@pytest.mark.parametrize(
+    ("kind", "card", "name", "shown"),
+    [
+        ("share", True, "works", [0.8125, 0.25, 1.0]),
+        ("share", False, "CPUs busy", [0.0, 0.4, 0.3]),
+        ("watts", False, "gpu 0", [698.4, 71.6, 300.0]),
+        ("seconds", False, "longest", [0.02413, 31.7, 0.0244]),
+    ],
+)
+def test_a_drawn_line_shows_what_was_read(kind: str, card: bool, name: str, shown: list[float]) -> None:
+    """Within a thousandth of the usual value: also where one step took a thousand times as long as the others."""
+    middle = sorted(shown)[1]
+    points = tuple(zip((0.0, 40.0, 50.0), shown, strict=True))
+
+    (piece,) = read(drawn(Lane(name, kind, (Line(name, points),), card=card), 100.0), name, 100.0)
+
+    assert [at for at, _ in piece] == pytest.approx([0.0, 40.0, 50.0], abs=0.01)
+    assert [value for _, value in piece] == pytest.approx(shown, abs=max(0.0005, 0.01 * middle))
+
+
+def test_a_gap_is_not_bridged_and_a_level_stretch_keeps_its_ends() -> None:
+    """Missing is not zero; and ten equal values are two points."""
+    points = (*((float(at), 0.5) for at in range(10)), (10.0, math.nan), (30.0, 0.7))
+    lane = drawn(Lane("gpu 0", "share", (Line("works", points), Line("tensor cores", points)), card=True), 40.0)
+
+    for name in ("works", "tensor cores"):
+        assert read(lane, name, 40.0) == [[(0.0, 0.5), (9.0, 0.5)], [(30.0, pytest.approx(0.7))]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.5, ["11:51:24.00", "11:51:24.10", "11:51:24.20", "11:51:24.30", "11:51:24.40", "11:51:24.50"]),
+        (33.0, ["11:51:25", "11:51:30", "11:51:35", "11:51:40", "11:51:45", "11:51:50", "11:51:55"]),
+        (3600.0, ["12:00", "12:10", "12:20", "12:30", "12:40", "12:50"]),
+        (3 * 86_400.0, ["20 Nov 12:00", "21 Nov 00:00", "21 Nov 12:00", "22 Nov 00:00", "22 Nov 12:00", "23 Nov 00:00"]),
+    ],
+)  # fmt: skip
+def test_times_on_the_axis_are_round_times_of_the_clock(seconds: float, labels: list[str]) -> None:
+    """In UTC, as few as fit, with the date where there are several days."""
+    assert [tick.label for tick in time_ticks(1_795_175_484.0, seconds)] == labels

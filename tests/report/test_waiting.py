@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from perfwatch.report.flame import flame
 from perfwatch.report.gpu_idle import Awaited, OffGpu
-from perfwatch.report.waiting import tree, waiting_lines, waiting_sum
+from perfwatch.report.waiting import flame, tree, waiting_lines, waiting_sum
 from perfwatch_probes.readings import Frame
 
 LOADER = Frame("_try_get_data", "/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 1291)

@@ -31,7 +31,7 @@ def preflight(capture: Capture, request: Request, scene: Scene, folder: Path) ->
         scene: to whom.
         folder: where its files will go; it exists.
     """
-    _ranks(request, scene)
+    refuse_absent_ranks(request, scene)
     tracing = bool(capture.USES & {CUPTI, COUNTERS})
     if tracing and scene.cause == "checkpointing":
         raise CaptureRefused(
@@ -55,7 +55,8 @@ def preflight(capture: Capture, request: Request, scene: Scene, folder: Path) ->
                 )
 
 
-def _ranks(request: Request, scene: Scene) -> None:
+def refuse_absent_ranks(request: Request, scene: Scene) -> None:
+    """Raise CaptureRefused where no rank is known, or a rank that is named is not there."""
     if not scene.subjects:
         raise CaptureRefused("no rank of the job is known yet", "try again once it trains: perfwatch ps")
     there = {one.rank for one in scene.subjects}

@@ -1,23 +1,35 @@
-"""``capture stacks``: where everybody is now, on one page: equal stacks once, with the ranks that show them, the odd one out first.
+"""``capture stacks``: where every rank is now, on one page: equal stacks once, with the ranks that show them, the odd one out first.
+
+``sample`` is what the command does: it finds the processes of the job, runs py-spy on all of them and folds the result. No watch,
+no session and no verdict come before it, and nothing is written. ``collect`` is the same inside of a watch, which records it.
 
 Nothing is paused: ``py-spy dump --nonblocking``, asked again where a stack moved while it was read. ``--native`` adds the
 C and C++ frames, and for that py-spy must stop the process (45 ms for 41 threads, up to a second with torch loaded): so
 only on a rank that a confirmed hang blames, named by ``--rank``, and never while one of its threads is in state D.
 """
 
+import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from perfwatch.captures.capture import PTRACE, Collected, File, Request, Scene, Subject, Window
-from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
+from perfwatch.captures.capture import PTRACE, Collected, File, Outcome, Request, Scene, Subject, Window
+from perfwatch.captures.guard import refuse_absent_ranks
+from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PermissionDenied
+from perfwatch.jobs.other_trees import job_around
+from perfwatch.recording.redaction import redact
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
-from perfwatch.triage.questions import show
+from perfwatch.text import clean
+from perfwatch.triage.questions import is_user, show
+from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.external import Finished
+from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Frame, ProbeCall, Reading, Stack, StackFailure
 from perfwatch_probes.stacks import MISSING_ADVICE, Stacks, find_py_spy, left_traced, parse_dump
@@ -28,12 +40,19 @@ SUMMARY = "py-spy: the stacks of all ranks and workers now, equal ones folded, t
 DISTURBS = "nothing; --native pauses each named rank for up to a second, and says for how long"
 USES: frozenset[str] = frozenset({PTRACE})
 TRIGGERED_BY = ""
-OPTIONS: Mapping[str, str] = {"native": "with C and C++ frames: pauses the rank, so only one that hangs and is named"}
+OPTIONS: Mapping[str, str] = {
+    "native": "with C and C++ frames: pauses the rank, so only one that hangs and is named",
+    "locals": "with the values of variables, on the terminal alone: they are never recorded",
+    "threads": "with every thread of every process",
+}
 
 DUMP_SECONDS = 30.0  # for all of them: 16 ms each, four at once
 NATIVE_SECONDS = 10.0
 MOST_NATIVE = 2  # ranks; the suspect, and one to compare it with
 _AGAIN_SECONDS = 0.2
+MOST_LOCALS = 20  # of one frame
+LONGEST_VALUE = 120
+_SECRET_NAME = re.compile(r"pass|secret|token|key|auth|cred", re.I)
 
 
 def belongs_to_the_user(scene: Scene) -> bool:
@@ -73,16 +92,66 @@ def native_command(py_spy: str, pid: int) -> tuple[str, ...]:
     return (py_spy, "dump", "--native", "--json", "--pid", str(pid))
 
 
+def sample(pid: int, request: Request) -> Outcome:
+    """The stacks of the job that a process belongs to, now; nothing is written.
+
+    Args:
+        pid: any process of the job.
+        request: ``ranks`` and the options ``locals`` and ``threads`` count.
+
+    Raises NoSuchTarget, NotATrainingJob and PermissionDenied as ``find_job`` does; PermissionDenied also where the kernel lets us
+    read no process of the job; CaptureFailed, CaptureRefused and CaptureUnavailable as every capture.
+    """
+    began = time.monotonic()
+    filesystem, child = Filesystem(), KillableChild()
+    try:
+        job = job_around(filesystem, pid, child)
+    finally:
+        child.close()
+    ranks = tuple(
+        Subject(
+            pid=rank.pid,
+            start_ticks=rank.process.start_ticks,
+            rank=rank.rank,
+            workers=tuple(one.pid for one in job.workers(rank.pid) if one.alive),
+        )
+        for rank in job.ranks
+    )
+    scene = Scene(subjects=ranks)
+    refuse_absent_ranks(request, scene)
+    available(request, scene)
+    subjects = scene.wanted(request)
+    answers: dict[int, bytes] | None = {} if request.options.get("locals") else None
+    readings = _plain(subjects, scene, answers)
+    stacks = [one for one in readings if isinstance(one, Stack)]
+    if not stacks:
+        raise _nothing(readings, f"perfwatch capture stacks {pid}")
+    folded = _odd_first(fold(_of_interest(subjects, stacks)))
+    parts = [as_text(folded)]
+    if answers is not None:
+        parts.append(f"variables\n\n{_every_local(subjects, answers)}")
+    if request.options.get("threads"):
+        parts.append(f"every thread\n\n{_every_thread(subjects, stacks)}")
+    return Outcome(
+        kind=NAME,
+        notes=tuple(_missing(subjects, readings)),
+        total_seconds=round(time.monotonic() - began, 3),
+        summary="\n".join(parts).rstrip(),
+        report={"groups": _report(folded)},
+    )
+
+
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
     """Dump everybody, fold, write the page and every thread below it."""
     subjects = scene.wanted(request)
+    notes: list[str] = []
     if request.options.get("native"):
         readings, notes = _native(subjects, scene, window)
     else:
-        readings, notes = _plain(subjects, scene)
+        readings = _plain(subjects, scene)
     stacks = [one for one in readings if isinstance(one, Stack)]
     if not stacks:
-        raise _nothing(readings)
+        raise _nothing(readings, "perfwatch capture stacks PID")
     folded = _odd_first(fold(_of_interest(subjects, stacks)))
     page = as_text(folded)
     path = window.folder / "stacks.txt"
@@ -121,16 +190,17 @@ def _allow_native(request: Request, scene: Scene) -> None:
             )
 
 
-def _plain(subjects: tuple[Subject, ...], scene: Scene) -> tuple[list[Reading], list[str]]:
+def _plain(subjects: tuple[Subject, ...], scene: Scene, answers: dict[int, bytes] | None = None) -> list[Reading]:
+    """``answers``: is given what py-spy said of each process, with the variables."""
     probe = Stacks(proc=scene.proc)
     pids = [pid for one in subjects for pid in (one.pid, *one.workers)]
-    readings = probe.dump(pids, DUMP_SECONDS)
+    readings = probe.dump(pids, DUMP_SECONDS, answers=answers)
     moved = [one.pid for one in readings if isinstance(one, StackFailure)]
     if moved:  # it was running: once more is mostly enough
         time.sleep(_AGAIN_SECONDS)
         readings = [one for one in readings if not isinstance(one, StackFailure)]
-        readings += probe.dump(moved, DUMP_SECONDS)
-    return readings, []
+        readings += probe.dump(moved, DUMP_SECONDS, answers=answers)
+    return readings
 
 
 def _native(subjects: tuple[Subject, ...], scene: Scene, window: Window) -> tuple[list[Reading], list[str]]:
@@ -202,13 +272,36 @@ def _odd_first(folded: Folded) -> Folded:
 
 
 def _every_thread(subjects: tuple[Subject, ...], stacks: list[Stack]) -> str:
-    names = {one.pid: _name(one) for one in subjects}
-    names |= {pid: f"worker {pid} of {_name(one)}" for one in subjects for pid in one.workers}
+    names = _names(subjects)
     lines = []
     for stack in stacks:
-        lines.append(f"{names.get(stack.pid, '')}, pid {stack.pid}, thread {stack.tid} {stack.thread!r}")
+        lines.append(f"{names[stack.pid]}, thread {stack.tid} {stack.thread!r}")
         lines += [f"    {show(frame)}" for frame in stack.frames]
     return "\n".join(lines) + "\n"
+
+
+def _every_local(subjects: tuple[Subject, ...], answers: Mapping[int, bytes]) -> str:
+    """The variables of the program's own frames of each main thread, innermost first. What looks like a secret is left out."""
+    names = _names(subjects)
+    lines = []
+    for pid, answer in answers.items():
+        threads = json.loads(answer)
+        main = next((one for one in threads if pid in (one["os_thread_id"], one["thread_id"])), threads[0])
+        lines.append(names[pid])
+        for frame in main["frames"]:
+            shown = Frame(frame["name"], frame["filename"], frame["line"])
+            if is_user(shown):
+                lines.append(f"    {show(shown)}")
+                lines += [f"        {_local(one)}" for one in (frame["locals"] or ())[:MOST_LOCALS]]
+    return "\n".join(map(clean, lines)) + "\n"
+
+
+def _local(found: Mapping[str, Any]) -> str:
+    name, value = str(found["name"]), str(found["repr"])
+    if _SECRET_NAME.search(name):
+        return f"{name} = [redacted]"
+    text = redact(f"{name}={value}").partition("=")[2]
+    return f"{name} = {text if len(text) <= LONGEST_VALUE else f'{text[:LONGEST_VALUE]}…'}"
 
 
 def _report(folded: Folded) -> list[dict[str, object]]:
@@ -235,15 +328,26 @@ def _missing(subjects: tuple[Subject, ...], readings: list[Reading]) -> list[str
     return notes
 
 
-def _nothing(readings: list[Reading]) -> CaptureFailed:
+def _nothing(readings: list[Reading], command: str) -> CaptureFailed | PermissionDenied:
     refused = next((one for one in readings if isinstance(one, ProbeCall) and one.reason), None)
     if refused is not None:
+        if "denied" in refused.reason:
+            return PermissionDenied(refused.reason, f"sudo $(command -v perfwatch){command.removeprefix('perfwatch')}")
         return CaptureFailed(refused.reason, refused.advice)
     return CaptureFailed("every stack moved while it was read", "try again, or: perfwatch capture flame")
 
 
 def _name(subject: Subject) -> str:
     return f"rank {subject.rank}" if subject.rank is not None else f"pid {subject.pid}"
+
+
+def _names(subjects: tuple[Subject, ...]) -> dict[int, str]:
+    """By pid: ``rank 0, pid 700``, ``worker of rank 0, pid 701``."""
+    found = {}
+    for one in subjects:
+        found[one.pid] = f"{_name(one)}, pid {one.pid}" if one.rank is not None else _name(one)
+        found |= {pid: f"worker of {_name(one)}, pid {pid}" for pid in one.workers}
+    return found
 
 
 def _threads(pid: int, proc: Path) -> list[int]:

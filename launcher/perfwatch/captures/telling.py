@@ -10,6 +10,8 @@ def told(outcome: Outcome) -> list[str]:
     """What came of a capture, a line each."""
     if outcome.error:
         return [f"{outcome.kind}: {outcome.error}", *(f"  {line}" for line in outcome.advice.splitlines())]
+    if not outcome.files:
+        return [*outcome.summary.splitlines(), *(f"note: {note}" for note in outcome.notes), headline(outcome)]
     lines = [headline(outcome)]
     lines += [f"  {file.path}" + (f" ({file.opens_with})" if file.opens_with else "") for file in outcome.files]
     lines += [f"  note: {note}" for note in outcome.notes]
@@ -23,9 +25,12 @@ def headline(outcome: Outcome) -> str:
     """The same in a line."""
     if outcome.error:
         return f"{outcome.kind}: {outcome.error}"
-    window = f" of {short_time(outcome.window_seconds)}" if outcome.window_seconds is not None else ""
+    took = short_time(outcome.total_seconds)
+    if not outcome.files:
+        return f"{outcome.kind}: sampled in {took}"
+    window = f" of a window of {short_time(outcome.window_seconds)}" if outcome.window_seconds is not None else ""
     names = [os.path.basename(file.path) for file in outcome.files]
     what = names[0] if len(names) == 1 else f"{len(names)} files"
     size = sum(file.size_bytes for file in outcome.files)
     much = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
-    return f"{outcome.kind}: a window{window} brought {what}, {much}, in {outcome.total_seconds:.0f} s"
+    return f"{outcome.kind}: wrote {what} ({much}){window} in {took}"

@@ -31,6 +31,10 @@ def capture(
     native: Annotated[
         bool, typer.Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")
     ] = False,
+    show_locals: Annotated[
+        bool, typer.Option("--locals", help="stacks: with variables, on the terminal alone; secrets are left out.")
+    ] = False,
+    threads: Annotated[bool, typer.Option("--threads", help="stacks: with every thread of every process.")] = False,
     over_nccl: Annotated[
         bool, typer.Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
     ] = False,
@@ -49,7 +53,8 @@ def capture(
       perfwatch capture torch              the watched job: 5 steps of each rank
       perfwatch capture torch 4242 --seconds 2 --rank 0,3
       perfwatch capture torch --stacks --shapes --steps 2
-      perfwatch capture stacks                     where everybody is now, folded
+      perfwatch capture stacks 4242                where every rank and worker is now, folded
+      perfwatch capture stacks 4242 --locals       with the variables of the program's own frames
       perfwatch capture flame --rank 1 --seconds 10
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'
@@ -62,6 +67,7 @@ def capture(
 
     chosen = find(kind)
     given = {"stacks": stacks, "shapes": shapes, "memory": memory, "native": native, "over-nccl": over_nccl}
+    given |= {"locals": show_locals, "threads": threads}
     options = {name: "yes" for name, on in given.items() if on} | ({"rate": str(rate)} if rate is not None else {})
     wrong = [name for name in options if name not in chosen.OPTIONS]
     if wrong:
@@ -78,7 +84,15 @@ def capture(
         most_bytes=most_mib * 2**20,
     )
     control = asking.find(pid, session if pid is None else None)
-    if control is not None:
+    at_once = kind == "stacks" and not native and not (pid is not None and session)
+    if not at_once and (asked := [name for name in ("locals", "threads") if name in options]):
+        raise UsageError(
+            f"--{asked[0]} goes with neither --native nor --session", f"perfwatch capture stacks --{asked[0]}"
+        )
+    outcome = _sampled(pid or asking.root_of(control), request, control is not None) if at_once else None
+    if outcome is not None:
+        pass
+    elif control is not None:
         outcome = asking.capture_watched(
             control, request, lambda text: say(sys.stderr, text) if sys.stderr.isatty() else None
         )
@@ -110,6 +124,19 @@ def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
             return attached.capture(request, sys.stderr)
         finally:
             attached.close()
+
+
+def _sampled(pid: int | None, request: "Request", watched: bool) -> "Outcome | None":
+    """Stacks at once; None where only the watcher can take them: the kernel may let it alone read the job's memory."""
+    from perfwatch.captures import stacks
+    from perfwatch.errors import PermissionDenied
+
+    try:
+        return None if pid is None else stacks.sample(pid, request)
+    except PermissionDenied:
+        if watched and not request.options.keys() & {"locals", "threads"}:
+            return None
+        raise
 
 
 def _show(outcome: "Outcome", json: bool) -> None:

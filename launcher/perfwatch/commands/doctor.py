@@ -8,20 +8,23 @@ import typer
 
 def doctor(
     pid: Annotated[int | None, typer.Argument(min=1, help="Look at this process of a job too.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also where something is limited.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
 ) -> None:
     """Say what can be observed here.
 
-    On this machine, and of one job: armed, possible or denied, with the exact fix for each denial.
+    On this machine, and of one job. Each check is ok, limited (verdicts are less certain) or missing (most hangs cannot be
+    explained), with the exact fix. Exit codes: 0 nothing is missing, 1 something is.
 
     \b
     Examples:
       perfwatch doctor             this machine and this user
       perfwatch doctor 4711        and this job
+      perfwatch doctor --strict    a node health check
     """
     import os
 
-    from perfwatch.doctor.checkup import SCHEMA, examine_machine
+    from perfwatch.doctor.checkup import SCHEMA, Summary, examine_machine
     from perfwatch.doctor.gpu import GpuCheckup
     from perfwatch.doctor.job import examine_job
     from perfwatch.doctor.profilers import examine_profilers
@@ -38,11 +41,13 @@ def doctor(
         *examine_profilers(os.environ, run_program),
     ]
     job = [] if pid is None else examine_job(filesystem, pid, child, gpus)
+    summary = Summary.of([*machine, *job])
     if json:
         import msgspec
 
-        print(msgspec.json.encode({"schema": SCHEMA, "machine": machine, "pid": pid, "job": job}).decode())
-        return
+        found = {"schema": SCHEMA, "machine": machine, "pid": pid, "job": job, "summary": summary, "text": str(summary)}
+        print(msgspec.json.encode(found).decode())
+        raise typer.Exit(summary.exit_code(strict))
     from perfwatch.doctor.report import CheckupReport
     from perfwatch.report.console import console
 
@@ -51,3 +56,5 @@ def doctor(
     if job:
         output.print()
         output.print(CheckupReport(f"process {pid}", job))
+    output.print(str(summary))
+    raise typer.Exit(summary.exit_code(strict))

@@ -49,7 +49,12 @@ def drill(
       perfwatch drill --all --repeat 5 -o results    the whole gauntlet, its score
       perfwatch drill --all --repeat 5 -o results --resume
     """
-    from perfwatch.errors import UsageError
+    from importlib.util import find_spec
+
+    from perfwatch.errors import UsageError, install_command
+
+    if find_spec("psutil") is None:
+        raise UsageError("the drills need the psutil package, which is not installed", install_command("psutil>=5.9"))
     from perfwatch.gauntlet import choice, show
 
     of_all = {"--only": bool(only), "--repeat": repeat > 1, "--jobs": jobs > 1, "--resume": resume}

@@ -21,7 +21,7 @@ def top(
 
     The verdict and the patience of a suspicion, the steps, what each GPU really does, the ranks and workers with their
     present line, and the pressure on the machine. A recording is followed and never touched; a job that nobody watches
-    is watched for as long as the screen is open.
+    is watched for as long as the screen is open. ? shows the keys; Tab goes to the next job that is watched here.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def top(
     from perfwatch.recording.finding import find_session
     from perfwatch.report.console import console
     from perfwatch.top.asking import session_of
-    from perfwatch.top.errands import Errands, mine
+    from perfwatch.top.errands import errands_of, next_watched
     from perfwatch.top.follow import Follower
     from perfwatch.top.keyboard import Keyboard
     from perfwatch.top.started_watch import StartedWatch
@@ -55,9 +55,7 @@ def top(
         else:
             folder = find_session(target, os.environ, KillableChild())
             control = watching(folder)
-        reason = "this job is not watched any more: perfwatch capture KIND PID"
-        errands = Errands(control if mine(folder) else None, reason if mine(folder) else "not your session: read-only")
-        viewer = Viewer(Follower(folder), console(sys.stdout), errands)
+        viewer = Viewer(Follower(folder), console(sys.stdout), errands_of(folder, control), others=next_watched)
         if once or not sys.stdout.isatty():
             console(sys.stdout).print(viewer.once(BEGINNING_SECONDS if begun else 0.0), end="")
             return

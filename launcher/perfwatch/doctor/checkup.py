@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,16 +28,16 @@ from perfwatch_probes.ptrace_access import Access, access
 from perfwatch_probes.sock_diag import ask_tcp
 from perfwatch_probes.stacks import MISSING_ADVICE, find_py_spy
 
-SCHEMA = "perfwatch.doctor/1"
+SCHEMA = "perfwatch.doctor/2"
 PY_SPY_MINIMUM = (0, 4)  # --nonblocking with the thread ids that we need
 DEADLINE_SECONDS = 2.0
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that perfwatch would like to see. ``possible``: when asked to; ``armed``: ready right now; ``absent``: not there."""
+    """One thing that perfwatch would like to see; ``limited`` and ``missing`` say what the two mean."""
 
     name: str
-    status: str  # armed, possible, denied, absent
+    status: str  # ok, limited, missing
     finding: str
     fix: str = ""  # the exact command; empty when nothing has to be done
 
@@ -43,24 +45,48 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
 Check = Callable[[], Ability]
 
 
-def armed(name: str, finding: str) -> Ability:
-    """Something that is ready right now."""
-    return Ability(name=name, status="armed", finding=finding)
+def ok(name: str, finding: str) -> Ability:
+    """Something that works, or that this machine does not have to have."""
+    return Ability(name=name, status="ok", finding=finding)
 
 
-def possible(name: str, finding: str, fix: str = "") -> Ability:
-    """Something that can be seen when it is asked for; ``fix`` would make it better."""
-    return Ability(name=name, status="possible", finding=finding, fix=fix)
+def limited(name: str, finding: str, fix: str = "") -> Ability:
+    """Something that is seen in part or not at all, without which verdicts are less certain; ``fix`` changes that."""
+    return Ability(name=name, status="limited", finding=finding, fix=fix)
 
 
-def absent(name: str, finding: str) -> Ability:
-    """Something that this machine does not have, so that nothing is to be mended."""
-    return Ability(name=name, status="absent", finding=finding)
+def missing(name: str, finding: str, fix: str = "") -> Ability:
+    """Something without which most hangs cannot be explained here, and what changes that."""
+    return Ability(name=name, status="missing", finding=finding, fix=fix)
 
 
-def denied(name: str, finding: str, fix: str = "") -> Ability:
-    """Something that cannot be seen, and what would change that."""
-    return Ability(name=name, status="denied", finding=finding, fix=fix)
+@dataclass(frozen=True)
+class Summary:
+    """How many findings are of each status."""
+
+    ok: int
+    limited: int
+    missing: int
+
+    @classmethod
+    def of(cls, abilities: Iterable[Ability]) -> "Summary":
+        """Count."""
+        counts = Counter(one.status for one in abilities)
+        return cls(counts["ok"], counts["limited"], counts["missing"])
+
+    def __str__(self) -> str:
+        """``all 12 checks passed``, ``10 of 12 checks passed; 1 limited, 1 missing``."""
+        total = self.ok + self.limited + self.missing
+        if self.ok == total:
+            return f"all {total} checks passed"
+        rest = [
+            f"{count} {status}" for status, count in (("limited", self.limited), ("missing", self.missing)) if count
+        ]
+        return f"{self.ok} of {total} checks passed; {', '.join(rest)}"
+
+    def exit_code(self, strict: bool) -> int:
+        """0 where nothing is missing, and if ``strict`` nothing is limited either; otherwise 1."""
+        return int(bool(self.missing or (strict and self.limited)))
 
 
 def examine_machine(filesystem: Filesystem, child: Caller, environ: Mapping[str, str]) -> list[Ability]:
@@ -88,16 +114,16 @@ def py_spy(command: str | None = None) -> Ability:
     """Whether py-spy is there, starts, and is new enough."""
     command = command or find_py_spy()
     if command is None:
-        return denied("stacks", "py-spy is not installed", MISSING_ADVICE)
+        return missing("stacks", "py-spy is not installed", MISSING_ADVICE)
     (ended,) = run_together([[command, "--version"]], DEADLINE_SECONDS)
     version = re.search(r"(\d+)\.(\d+)[.\d]*", ended.output.decode(errors="replace"))
     if ended.returncode is None:
-        return denied("stacks", f"{command} gave no answer within {DEADLINE_SECONDS:g} s", MISSING_ADVICE)
+        return missing("stacks", f"{command} gave no answer within {DEADLINE_SECONDS:g} s", MISSING_ADVICE)
     if ended.returncode != 0 or version is None:
-        return denied("stacks", f"{command} does not run: {ended.errors[:100]}", MISSING_ADVICE)
+        return missing("stacks", f"{command} does not run: {ended.errors[:100]}", MISSING_ADVICE)
     if (int(version[1]), int(version[2])) < PY_SPY_MINIMUM:
-        return denied("stacks", f"py-spy {version[0]} is too old", MISSING_ADVICE)
-    return possible("stacks", f"py-spy {version[0]}, never pauses the job")
+        return missing("stacks", f"py-spy {version[0]} is too old", MISSING_ADVICE)
+    return ok("stacks", f"py-spy {version[0]}, never pauses the job")
 
 
 def ptrace(facts: Access) -> Ability:
@@ -106,23 +132,23 @@ def ptrace(facts: Access) -> Ability:
     scope = "no Yama" if facts.yama_scope is None else f"kernel.yama.ptrace_scope {facts.yama_scope}"
     finding = f"{where}, {scope}, {'with' if facts.has_capability else 'without'} CAP_SYS_PTRACE"
     if facts.yama_scope == 3:
-        return denied(
+        return missing(
             "ptrace",
             finding,
             "set kernel.yama.ptrace_scope to 0 in /etc/sysctl.d and reboot",
         )
     if facts.has_capability:
-        return possible("ptrace", f"{finding}: every process")
+        return ok("ptrace", f"{finding}: every process")
     grant = "docker run --cap-add SYS_PTRACE ..." if facts.in_container else "sudo $(command -v perfwatch) attach PID"
     if facts.yama_scope == 2:
-        return denied("ptrace", finding, grant)
+        return missing("ptrace", finding, grant)
     if facts.yama_scope == 1:
-        return possible(
+        return limited(
             "ptrace",
             f"{finding}: only jobs started by perfwatch run",
             f"for attach: {grant}, or: sudo sysctl kernel.yama.ptrace_scope=0",
         )
-    return possible("ptrace", f"{finding}: our own processes")
+    return ok("ptrace", f"{finding}: our own processes")
 
 
 def hidden_processes(filesystem: Filesystem) -> Ability:
@@ -131,12 +157,12 @@ def hidden_processes(filesystem: Filesystem) -> Ability:
     mounts = filesystem.read_text(filesystem.proc / "self/mounts")
     hidden = re.search(r"^\S+ /proc proc \S*hidepid=(\w+)", mounts, re.M)
     if hidden and hidden[1] not in ("0", "off"):
-        return denied(
+        return limited(
             name,
             f"/proc is mounted with hidepid={hidden[1]}",
             "run as the job's user, or: sudo mount -o remount,hidepid=0 /proc",
         )
-    return possible(name, "/proc shows every process of this PID namespace")
+    return ok(name, "/proc shows every process of this PID namespace")
 
 
 def last_ran(filesystem: Filesystem) -> Ability:
@@ -144,12 +170,12 @@ def last_ran(filesystem: Filesystem) -> Ability:
     name = "when a thread last ran"
     text = filesystem.read_text(filesystem.proc / "self/sched")
     if "se.exec_start" not in text:
-        return denied(
+        return limited(
             name,
             "/proc/PID/sched has no se.exec_start",
             "attach early, or use perfwatch run: silence is then measured from the moment of the attach",
         )
-    return possible(name, "the kernel remembers: a run stuck for minutes is judged at once")
+    return ok(name, "the kernel remembers: a run stuck for minutes is judged at once")
 
 
 def sockets() -> Ability:
@@ -157,12 +183,12 @@ def sockets() -> Ability:
     try:
         ask_tcp(2)
     except OSError as error:
-        return denied(
+        return limited(
             "sockets",
             f"sock_diag: {error.strerror}; peers are named, silence is not timed",
             "sudo modprobe tcp_diag inet_diag",
         )
-    return possible("sockets", "sock_diag says when each connection last received")
+    return ok("sockets", "sock_diag says when each connection last received")
 
 
 def cgroup(filesystem: Filesystem) -> Ability:
@@ -170,13 +196,13 @@ def cgroup(filesystem: Filesystem) -> Ability:
     mounts = in_sight(filesystem.read_text(filesystem.proc / "self/mountinfo"))
     kinds = [kind for kind in ("cgroup2", "cgroup") if any(f" - {kind} " in line for line in mounts)]
     if not kinds:
-        return denied(
+        return limited(
             "cgroup",
             "no cgroup file system is in sight: CPU throttling and OOM kills stay unseen",
             MOUNT_ADVICE,
         )
     versions = " and ".join({"cgroup2": "version 2", "cgroup": "version 1"}[kind] for kind in kinds)
-    return possible("cgroup", f"{versions} mounted")
+    return ok("cgroup", f"{versions} mounted")
 
 
 def pressure(filesystem: Filesystem) -> Ability:
@@ -184,36 +210,36 @@ def pressure(filesystem: Filesystem) -> Ability:
     try:
         filesystem.read_text(filesystem.proc / "pressure/cpu")
     except Unavailable as unavailable:
-        return denied(
+        return limited(
             "pressure",
             unavailable.reason,
             "boot with psi=1 on the kernel command line (Linux 4.20)",
         )
-    return possible("pressure", "PSI for CPU, memory and io")
+    return ok("pressure", "PSI for CPU, memory and io")
 
 
 def kernel_log() -> Ability:
     """Whether /dev/kmsg can be read."""
     KernelLogProbe().look()
-    return possible("kernel_log", "OOM kills, hung tasks and Xid errors are seen")
+    return ok("kernel_log", "OOM kills, hung tasks and Xid errors are seen")
 
 
 def native_profile(filesystem: Filesystem, which: Callable[[str], str | None] = shutil.which) -> Ability:
     """Whether perf is there and allowed."""
     if which("perf") is None:
-        return denied(
+        return limited(
             "native profile",
             "perf is not installed: running C code is not named",
             "apt install linux-perf, or: dnf install perf",
         )
     paranoid = int(filesystem.read_text(filesystem.proc / "sys/kernel/perf_event_paranoid"))
     if paranoid > 2 and os.geteuid() != 0:
-        return denied(
+        return limited(
             "native profile",
             f"kernel.perf_event_paranoid is {paranoid}",
             "sudo sysctl kernel.perf_event_paranoid=2",
         )
-    return possible("native profile", "perf names the native function that a thread runs")
+    return ok("native profile", "perf names the native function that a thread runs")
 
 
 def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
@@ -221,11 +247,11 @@ def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
     try:
         folder = choose_directory(None, environ, child, created=time.time(), pid=os.getpid())
     except SessionUnwritable as error:
-        return denied("session", error.message, error.advice)
+        return missing("session", error.message, error.advice)
     point, kind = filesystem_of(os.path.realpath(folder), Path("/proc/self/mounts").read_text())
     space = shutil.disk_usage(folder).free
     folder.rmdir()
-    return possible("session", f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free")
+    return ok("session", f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free")
 
 
 def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:
@@ -234,6 +260,6 @@ def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:
         try:
             yield check()
         except Unavailable as unavailable:
-            yield denied(name, unavailable.reason, unavailable.advice)
+            yield limited(name, unavailable.reason, unavailable.advice)
         except (OSError, ValueError) as error:
-            yield denied(name, f"could not be checked: {error}")
+            yield limited(name, f"could not be checked: {error}")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from perfwatch.doctor.checkup import Ability, absent, denied, possible
+from perfwatch.doctor.checkup import Ability, limited, missing, ok
 from perfwatch_probes import readings as r
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.gpu import NONE_HERE
@@ -72,8 +72,8 @@ class GpuCheckup:
             self._probe.close()
         if trouble is not None:
             if trouble.reason in NONE_HERE:
-                return [absent("gpus", f"{trouble.reason}: GPUs are not watched")]
-            return [denied("gpus", trouble.reason, trouble.advice)]
+                return [ok("gpus", f"{trouble.reason}: GPUs are not watched")]
+            return [missing("gpus", trouble.reason, trouble.advice)]
         return [self._cards(), self._gpm()]
 
     def _look(self) -> Unavailable | None:
@@ -115,24 +115,28 @@ class GpuCheckup:
         finding = f"driver {cards[0].driver_version}: {', '.join(kinds)}" + (f", {parts} MIG devices" if parts else "")
         lost = [str(one.index) for one in cards if one.lost]
         if lost:
-            return denied(
+            return missing(
                 "gpus", f"{finding}; lost: gpu {', '.join(lost)}", "dmesg | grep -i xid; then reset or reboot"
             )
         if any(one.local_pid is None for one in self.contexts):
             finding += "; its processes have pids of another namespace: cards are matched by device files"
         slow = self._started_seconds > CHEAP_SECONDS and any(one.persistence is False for one in cards)
-        return possible("gpus", finding, "sudo nvidia-smi -pm 1 (the driver takes seconds to start)" if slow else "")
+        return (
+            limited("gpus", f"{finding}; the driver takes seconds to start", "sudo nvidia-smi -pm 1")
+            if slow
+            else ok("gpus", finding)
+        )
 
     def _gpm(self) -> Ability:
         name = "gpu units (GPM)"
         if self._refused:
             call = next(iter(self._refused.values()))
-            return denied(name, call.reason, call.advice)
+            return limited(name, call.reason, call.advice)
         if self._monitored:
-            return possible(name, "work, waiting and idling are told apart by tensor, DRAM and SM activity")
+            return ok(name, "work, waiting and idling are told apart by tensor, DRAM and SM activity")
         if any(gpu.gpm for gpu in self.gpus.values()):
-            return denied(name, "the cards have it and told nothing", "dcgmi profile --pause, if DCGM runs here")
-        return denied(
+            return limited(name, "the cards have it and told nothing", "dcgmi profile --pause, if DCGM runs here")
+        return limited(
             name, "these cards have none (Hopper and newer do): power and utilisation must do, with less certainty"
         )
 
@@ -150,9 +154,9 @@ def examine_binding(
     complete = bool(contexts) and sees_host_pids(filesystem)
     found = bind(process, list(gpus.values()), contexts, files, complete)
     if found.cuda is False:
-        return [possible("gpu of the process", "CUDA is not in use: judged as a job on CPUs")]
+        return [ok("gpu of the process", "CUDA is not in use: judged as a job on CPUs")]
     if not found.uuids:
-        return [denied("gpu of the process", "it cannot be known which card is its own: all are judged",
+        return [limited("gpu of the process", "it cannot be known which card is its own: all are judged",
                        "run perfwatch on the host or in the job's container, as its user")]  # fmt: skip
     numbers = ", ".join(str(gpus[uuid].index) for uuid in found.uuids)
-    return [possible("gpu of the process", f"gpu {numbers}: {HOW[found.how]}")]
+    return [ok("gpu of the process", f"gpu {numbers}: {HOW[found.how]}")]

@@ -1,9 +1,9 @@
-"""The checks of one process, for ``perfwatch doctor PID``: what is armed, possible or denied."""
+"""The checks of one process, for ``perfwatch doctor PID``: what is ok, limited or missing."""
 
 import os
 from collections.abc import Iterator
 
-from perfwatch.doctor.checkup import Ability, armed, denied, possible
+from perfwatch.doctor.checkup import Ability, limited, missing, ok
 from perfwatch.doctor.gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
 from perfwatch.recording.redaction import redact_command
@@ -63,11 +63,11 @@ def _program(process: Process) -> Ability:
     rank = "" if process.rank is None else f", rank {process.rank} of {process.world_size or '?'}"
     what = f"{process.executable or process.name}, uid {process.uid}{rank}"
     if not process.python:
-        return denied("python", f"{what}: not Python", "perfwatch ps lists the training jobs")
+        return missing("python", f"{what}: not Python", "perfwatch ps lists the training jobs")
     torch = {True: "torch loaded", False: "torch not loaded", None: "its memory map may not be read"}[
         process.torch_loaded
     ]
-    return possible("python", f"{what}, {torch}")
+    return ok("python", f"{what}, {torch}")
 
 
 def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
@@ -75,11 +75,11 @@ def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
     try:
         child.call(open_memory, str(filesystem.proc / str(process.pid) / "mem"), deadline_seconds=DEADLINE_SECONDS)
     except Unavailable as unavailable:
-        return denied("stacks and waits", unavailable.reason, unavailable.advice)
+        return missing("stacks and waits", unavailable.reason, unavailable.advice)
     except OSError:
         refusal = explain(process.pid, access(process.pid, filesystem.proc))
-        return denied("stacks and waits", refusal.reason, refusal.advice)
-    return possible("stacks and waits", "its memory may be read")
+        return missing("stacks and waits", refusal.reason, refusal.advice)
+    return ok("stacks and waits", "its memory may be read")
 
 
 def open_memory(path: str) -> None:
@@ -96,14 +96,14 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
             deadline_seconds=DEADLINE_SECONDS,
         )
     except Unavailable as unavailable:
-        yield denied("steps", unavailable.reason, unavailable.advice)
+        yield limited("steps", unavailable.reason, unavailable.advice)
         return
     variables = environ.split(b"\0")
     names = {variable.partition(b"=")[0].decode(errors="replace") for variable in variables}
     if AGENT_VARIABLE in names:
-        yield armed("steps", "started by perfwatch run: steps are counted")
+        yield ok("steps", "started by perfwatch run: steps are counted")
     else:
-        yield denied(
+        yield limited(
             "steps",
             "not started by perfwatch run: steps are not counted",
             "next time: perfwatch run -- COMMAND",
@@ -111,9 +111,9 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
     for name, (offers, fix) in ARMED_BY.items():
         found = next((offer for offer in offers if offer in names), None)
         if found is not None:
-            yield armed(name, f"{found} is set in the job")
+            yield ok(name, f"{found} is set in the job")
         else:
-            yield denied(name, f"{offers[0]} is not set in the job", fix)
+            yield limited(name, f"{offers[0]} is not set in the job", fix)
 
 
 def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterator[Ability]:
@@ -124,13 +124,13 @@ def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterato
     try:
         found = child.call(addresses, filesystem, (process.pid,), deadline_seconds=DEADLINE_SECONDS)
     except Absent as absent:
-        yield denied(name, absent.reason, absent.advice or "NCCL 2.24 or newer has it; gloo has none")
+        yield limited(name, absent.reason, absent.advice or "NCCL 2.24 or newer has it; gloo has none")
     except Unavailable as unavailable:
-        yield denied(name, unavailable.reason, unavailable.advice)
+        yield limited(name, unavailable.reason, unavailable.advice)
     else:
         (host, port), whole = found[0]
         shared = "" if whole else ", which another job shares: its answers are told apart by their processes"
-        yield possible(name, f"answers on {host}:{port}{shared}")
+        yield ok(name, f"answers on {host}:{port}{shared}")
 
 
 def _namespaces(filesystem: Filesystem, pid: int) -> Ability:
@@ -139,11 +139,11 @@ def _namespaces(filesystem: Filesystem, pid: int) -> Ability:
             [filesystem.readlink(f"{filesystem.proc}/{who}/ns/{kind}") for kind in NAMESPACES] for who in ("self", pid)
         ]
     except Unavailable as unavailable:
-        return denied("namespaces", unavailable.reason, unavailable.advice)
+        return limited("namespaces", unavailable.reason, unavailable.advice)
     other = [kind for kind, here, there in zip(NAMESPACES, *links, strict=True) if here != there]
     if not other:
-        return possible("namespaces", "the same as ours")
-    return possible(
+        return ok("namespaces", "the same as ours")
+    return limited(
         "namespaces",
         f"another container: its {', '.join(other)} differ from ours",
         f"to see its paths and peers as it does: sudo nsenter -t {pid} -a perfwatch attach ...",
@@ -159,9 +159,9 @@ def _state(filesystem: Filesystem, pid: int) -> Ability:
     tracer = int(status.get("TracerPid", "0"))
     state = status.get("State", "unknown").strip()
     if tracer:
-        return denied(
+        return limited(
             "tracer",
             f"pid {tracer} traces it (state {state}): a debugger or a profiler",
             f"see who: ps -o pid,user,args -p {tracer}",
         )
-    return possible("tracer", f"it is not traced; state {state}")
+    return ok("tracer", f"it is not traced; state {state}")

@@ -8,7 +8,7 @@ from perfwatch.captures.nsight.importer import missing_libraries
 from perfwatch.captures.nsight.ncu_command import can_attach
 from perfwatch.captures.nsight.ncu_session import check_age
 from perfwatch.captures.nsight.permission import check_counters
-from perfwatch.doctor.checkup import Ability, denied, possible
+from perfwatch.doctor.checkup import Ability, limited, ok
 from perfwatch.errors import PerfwatchError
 
 
@@ -33,11 +33,11 @@ def _nsys(environment: Mapping[str, str], run: Run, root: Path) -> Ability:
         tool = find("nsys", environment, run, root)
         lacks, fix = missing_libraries(tool, run)
     except PerfwatchError as error:
-        return denied("nsys", error.message, error.advice)
+        return limited("nsys", error.message, error.advice)
     finding = f"{tool.version_text} at {tool.path}: perfwatch run --arm nsys"
     if lacks:
-        return possible("nsys", f"{finding}; its reports stay raw, for the importer lacks {', '.join(lacks)}", fix)
-    return possible("nsys", finding)
+        return limited("nsys", f"{finding}; its reports stay raw, for the importer lacks {', '.join(lacks)}", fix)
+    return ok("nsys", finding)
 
 
 def _ncu(environment: Mapping[str, str], run: Run, proc: Path, root: Path) -> Ability:
@@ -47,8 +47,8 @@ def _ncu(environment: Mapping[str, str], run: Run, proc: Path, root: Path) -> Ab
         check_age(tool, listed)
         check_counters(proc)
     except PerfwatchError as error:
-        return denied("ncu", error.message, error.advice)
+        return limited("ncu", error.message, error.advice)
     attaches = "; it attaches to a job of perfwatch run --arm ncu-attach" if can_attach(listed) else ""
-    return possible(
+    return ok(
         "ncu", f"{tool.version_text} at {tool.path}, and the counters may be read: perfwatch ncu -- COMMAND{attaches}"
     )

@@ -1,4 +1,4 @@
-"""The findings of ``perfwatch doctor`` on a terminal: armed, possible, denied or absent, each denial with its fix."""
+"""The findings of ``perfwatch doctor`` on a terminal: ok, limited or missing, each with its fix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.text import Text
 from perfwatch.doctor.checkup import Ability
 from perfwatch.text import clean
 
-STYLES = {"armed": "bold green", "possible": "green", "denied": "bold red", "absent": "dim"}
+STYLES = {"ok": "green", "limited": "yellow", "missing": "bold red"}
 
 
 @dataclass(frozen=True)

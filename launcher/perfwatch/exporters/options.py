@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from perfwatch.errors import UsageError
+from perfwatch.errors import UsageError, install_command
 from perfwatch.exporters.wanted import (
     NOTIFY_VARIABLE,
+    PROMETHEUS,
     MetricsWanted,
     Wanted,
+    can_serve_metrics,
     is_secret_url,
     notify_variable,
     parse_metrics,
@@ -83,6 +85,10 @@ def _metrics(port: str | None, socket: Path | None, token: str | None, command: 
     if port is not None and socket is not None:
         raise UsageError(
             "--metrics-port and --metrics-socket: metrics are served in one place", "leave one of them out"
+        )
+    if not can_serve_metrics():
+        raise UsageError(
+            "serving metrics needs the prometheus-client package, which is not installed", install_command(PROMETHEUS)
         )
     made = {"command": command, "socket": _socket(socket), "token": _token(token)}
     try:

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,14 @@ HIGHEST_PORT = 65535
 LONGEST_SOCKET_BYTES = 107  # sun_path of unix(7)
 LARGEST_SECRET_FILE_BYTES = 4096
 NOTIFY_VARIABLE = "PERFWATCH_NOTIFY"
+
+
+PROMETHEUS = "prometheus-client>=0.20"
+
+
+def can_serve_metrics() -> bool:
+    """True if the package that writes Prometheus' formats is installed."""
+    return find_spec("prometheus_client") is not None
 
 
 @dataclass(frozen=True)

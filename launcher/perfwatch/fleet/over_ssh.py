@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from perfwatch.errors import UsageError
+from perfwatch.errors import UsageError, install_command
 from perfwatch.fleet.engine import REACH_SECONDS, Answer, Heard, for_a_shell, found
 from perfwatch.fleet.pool import last_line
 from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES
 
 AT_ONCE = 256
-INSTALL = "python -m pip install 'perfwatch[fleet]'"
+REQUIREMENT = "ClusterShell>=1.9"
 LONGEST_LINE_BYTES = 2 * DATA_CHARACTERS  # no line of an answer is as long
 # ClusterShell brings its Slurm groups as an example that nobody reads unless it is copied (tried with 1.9).
 SLURM_GROUPS = (
@@ -51,7 +51,9 @@ class OverSsh:
             from ClusterShell.NodeSet import NodeSet, NodeSetException
             from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError
         except ImportError:
-            raise UsageError("--hosts needs ClusterShell, which is not installed", INSTALL) from None
+            raise UsageError(
+                "--hosts needs ClusterShell, which is not installed", install_command(REQUIREMENT)
+            ) from None
         if not found("ssh"):
             raise UsageError("--hosts needs ssh, which is not on PATH", "apt-get install openssh-client")
         try:

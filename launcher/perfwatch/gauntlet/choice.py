@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfwatch.drills import DRILLS
 from perfwatch.drills.drill import STRENGTHS, Drill
-from perfwatch.errors import UsageError
+from perfwatch.errors import UsageError, install_command
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.needs import unmet
 
@@ -53,7 +53,7 @@ def conditions(
     if shutil.which(python) is None or subprocess.run([python, "-c", TORCH_THERE], check=False).returncode != 0:
         raise UsageError(
             f"{python} has no torch, and the drills are real training programs",
-            "perfwatch drill --python /path/to/python-with-torch   (or: pip install 'perfwatch[torch]')",
+            f"perfwatch drill --python /path/to/python-with-torch   (or: {install_command('torch', 'numpy')})",
         )
     folder = output or Path(tempfile.mkdtemp(prefix="perfwatch-drill-"))
     folder.mkdir(parents=True, exist_ok=True)

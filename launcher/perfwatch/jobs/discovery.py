@@ -25,7 +25,7 @@ from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.lineage import lineage
 from perfwatch_probes.locked_files import user_of
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.process import identify, read_stat, tree
+from perfwatch_probes.process import children_of, identify, read_stat, scan, tree
 from perfwatch_probes.readings import Process
 from perfwatch_probes.thread import one_thread
 
@@ -269,6 +269,20 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
 def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
     processes = [process for top in own for process in machine.below(top, tops)]
     return read_job(History((Record(0.0, process) for process in processes), 0.0))
+
+
+def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job:
+    """Who is who now in these trees, nothing else of the machine is looked at."""
+    found: dict[int, Process] = {}
+    patience = Patience(child)
+    children = children_of(scan(filesystem))
+    for top in tops:
+        try:
+            for pid in tree(filesystem, top, children):
+                found[pid] = identify(filesystem, pid, patience.with_user_of(pid), redact_command)
+        except Unavailable:
+            continue
+    return read_job(History((Record(0.0, process) for process in adopted(found).values()), 0.0))
 
 
 def _same(one: FoundJob, other: FoundJob) -> bool:

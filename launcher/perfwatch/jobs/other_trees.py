@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from perfwatch.jobs.discovery import FoundJob, doubles, find_jobs
-from perfwatch.jobs.target import Target
+from perfwatch.errors import NoSuchTarget
+from perfwatch.jobs.discovery import FoundJob, doubles, find_jobs, job_below, refuse_several
+from perfwatch.jobs.target import Target, find_job
+from perfwatch.triage.job import Job
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
@@ -37,6 +39,23 @@ def relatives(filesystem: Filesystem, child: Caller, target: Target) -> Relative
     twice = [two for other in found if other is not own for two in doubles(filesystem, own, other)]
     unseen = [*_twice(own, twice), *_hidden(own, own.among(hidden), target.asked.pid)]
     return Relatives(tuple(pid for pid in tops if pid not in members), tuple(unseen))
+
+
+def job_around(filesystem: Filesystem, pid: int, child: Caller) -> Job:
+    """Who is who now in the job that a process belongs to, its other trees included.
+
+    Raises NoSuchTarget, NotATrainingJob and PermissionDenied as ``find_job`` does, UsageError where several jobs are below it.
+    """
+    target = find_job(filesystem, pid, child)
+    if target.gone is not None:
+        raise NoSuchTarget(f"process {pid} has ended", f"perfwatch attach {pid}")
+    refuse_several(filesystem, child, target)
+    job = job_below(filesystem, child, [target.root.pid])
+    here = max((rank.process.local_world_size or 0 for rank in job.ranks), default=0) or job.world_size or 1
+    if not job.numbered or len(job.ranks) >= here:
+        return job
+    others = relatives(filesystem, child, target).tops  # a look at every process of the machine
+    return job_below(filesystem, child, [target.root.pid, *others]) if others else job
 
 
 def _twice(own: FoundJob, twice: list[tuple[int, int, int]]) -> Iterable[ProbeCall]:

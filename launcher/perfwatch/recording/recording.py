@@ -146,7 +146,7 @@ def load_session(path: Path) -> Session:
         if name == SCHEMA.partition("/")[0] and int(major.partition(".")[0]) > int(SCHEMA.partition("/")[2]):
             raise SessionUnreadable(
                 f"{path} was written by a newer perfwatch ({schema}; this one reads {SCHEMA})",
-                "pip install --upgrade perfwatch",
+                "read it with the perfwatch that recorded it, or install a newer one the way this one was installed",
             )
         session = msgspec.json.decode(line, type=Session)
         check_numbers(line, nested=True)

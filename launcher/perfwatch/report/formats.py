@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perfwatch.errors import UsageError, install_command
 from perfwatch.report.story import Story
+
+PERFETTO = "perfetto>=0.11"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ def _json(story: Story) -> str:
 
 
 def _perfetto(story: Story) -> bytes:
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "a Perfetto trace needs the perfetto package, which is not installed", install_command(PERFETTO)
+        ) from None
     from perfwatch.report.perfetto import as_trace
 
     return as_trace(story)

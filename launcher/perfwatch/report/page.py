@@ -1,27 +1,27 @@
 """The report as one HTML page: complete in itself, opened without a network, everything from the job escaped.
 
-jinja2 escapes whatever is put into the text, Bokeh draws from JSON that the page holds as data, and the page's own policy
-forbids it to load anything.
+jinja2 escapes whatever is put into the text and into the inline SVG. The page's own policy forbids it to load anything, and to
+run any script but the one that it was made with.
 """
 
+import base64
+import hashlib
 from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import jinja2
-from bokeh.resources import Resources
 from markupsafe import Markup
 
 from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
-from perfwatch.report.flame import flame
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
-from perfwatch.report.timeline import keys, timeline
-from perfwatch.report.waiting import waiting_lines, waiting_sum
+from perfwatch.report.timeline import timeline
+from perfwatch.report.waiting import flame, waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
 from perfwatch.verdict import confidence_word
 
@@ -36,30 +36,28 @@ def as_page(story: Story) -> str:
         loader=jinja2.FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # Bokeh names a thing before it refers to it
     environment.filters |= {"line": _line, "duration": duration, "percent": _percent, "confidence": confidence_word}
     all_threads, lanes = threads(story), lanes_of(story.whole.history)
     events = story.recording.events
     waited = off_gpu(story.case)
     captures = captured(story)
-    plots = {"timeline": timeline(story, lanes)}
-    if waited is not None and waiting_lines(waited):
-        plots["flame"] = flame(waited)
+    script = _template("page.js")
     return environment.get_template("page.html").render(
         story=story,
         verdict=story.verdict,
         lived=None if story.lived is None else lived_text(story.lived),
         culprits=[culprit_text(one) for one in story.verdict.culprits],
         chain=[(one.depth, link_text(one)) for one in story.verdict.wait_chain],
-        library=Markup("".join(_library())),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(_template("page.css")),
-        plots=plots,
+        timeline=timeline(story, lanes),
         notes=sorted({lane.note for lane in lanes if lane.note}),
-        keys=keys(lanes),
         absent=_absent(captures, waited),
         efficiency=efficiency(story),
         waiting=None if waited is None else waiting_lines(waited),
         waiting_sum="" if waited is None else waiting_sum(waited),
+        flame=[] if waited is None or not waiting_lines(waited) else flame(waited),
         captures=captures,
         folded=folded(story),
         threads=all_threads[:MOST_THREADS],
@@ -80,12 +78,6 @@ def _absent(captures: list[Captured], waiting: OffGpu | None) -> list[str]:
 
 def _template(name: str) -> str:
     return (files("perfwatch.report") / "page" / name).read_text(encoding="utf-8")
-
-
-def _library() -> list[str]:
-    """Bokeh's script, without its widgets and formulas, and without the line that sets, and tells, a level of logging."""
-    scripts = Resources("inline", components=["bokeh"]).js_raw
-    return [one.replace("</script", "<\\/script") for one in scripts if not one.startswith("Bokeh.set_log_level")]
 
 
 def _line(text: Any) -> str:

@@ -1,11 +1,11 @@
-"""What the cards waited for, by line: the table, the sentence above it, and the tree that the flame graph draws."""
+"""What the cards waited for, by line: the table, the sentence above it, and the flame graph (width: idle time; depth: calls)."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perfwatch.report.gpu_idle import Awaited, OffGpu
-from perfwatch.text import clean, duration
+from perfwatch.text import clean, duration, short_time
 from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.questions import is_user, show
 
@@ -14,6 +14,8 @@ LEAST_SHARE, LEAST_LINE = 0.003, 0.01  # of the idle time: narrower boxes cannot
 WELL_TOLD_APART = 0.85  # a known split comes out within five points above it (tests/triage/test_off_gpu.py)
 NEARLY_ALWAYS, HARDLY_EVER = 0.9, 0.01  # idle: then any split by time is right, or none matters
 LONGEST_NAME = 200
+MOST_ROWS, MOST_BOXES = 60, 1500
+OWN, LIBRARY, ROOT = ("#f08c3a", "#f5a524", "#e5703a"), ("#8b98a8", "#9aa6b4", "#7d8b9c"), "#c8553d"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,18 @@ class Box:
     seconds: float = 0.0
     begins: float = 0.0
     inner: dict[str, "Box"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FlameBox:
+    """One box: ``left`` and ``width`` as shares of the graph, ``row`` from the top; ``told``: its shares in words."""
+
+    name: str
+    left: float
+    width: float
+    row: int
+    colour: str
+    told: str
 
 
 def waiting_lines(found: OffGpu) -> list[WaitingLine]:
@@ -70,6 +84,31 @@ def waiting_sum(found: OffGpu) -> str:
     return text
 
 
+def flame(found: OffGpu) -> list[FlameBox]:
+    """Every box that is wide enough to be seen, the widest first: what calls comes before what is called."""
+    root = tree(found.awaited)
+    whole = root.seconds or 1.0
+    boxes, waiting = [], [(0, root)]
+    while waiting:
+        row, box = waiting.pop()
+        boxes.append((row, box))
+        if row < MOST_ROWS:
+            waiting += [(row + 1, inner) for inner in box.inner.values() if inner.seconds > whole * LEAST_SHARE]
+    boxes.sort(key=lambda one: (-one[1].seconds, one[0]))
+    return [
+        FlameBox(
+            name=box.name,
+            left=box.begins / whole,
+            width=box.seconds / whole,
+            row=row,
+            colour=_colour(box, row),
+            told=f"{box.seconds / whole:.1%} of the waiting, {box.seconds / found.measured_seconds:.1%} of the time, "
+            f"{short_time(box.seconds)} in all",
+        )
+        for row, box in boxes[:MOST_BOXES]
+    ]
+
+
 def tree(awaited: Iterable[Awaited]) -> Box:
     """All stacks with what was called from where, outermost first, each box with its place from the left."""
     root = Box("the GPU waits", False)
@@ -103,3 +142,10 @@ def _place(box: Box, begins: float) -> None:
 def _own(one: Awaited) -> str:
     frame = next((frame for frame in one.frames if is_user(frame)), one.frames[0] if one.frames else None)
     return show(frame) or "no frame"
+
+
+def _colour(box: Box, row: int) -> str:
+    if row == 0:
+        return ROOT
+    shades = OWN if box.own else LIBRARY
+    return shades[sum(map(ord, box.name)) % len(shades)]

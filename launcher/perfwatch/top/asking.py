@@ -78,5 +78,14 @@ def session_of(control: Path) -> str | None:
     return str(session) if session else None
 
 
+def root_of(control: Path | None) -> int | None:
+    """A process at the top of the job that the watcher watches; None where it does not answer."""
+    try:
+        roots = () if control is None else ask(control, {"command": "status"}, ANSWER_SECONDS).get("roots", ())
+    except (OSError, ValueError):
+        return None
+    return next((root for root in roots if isinstance(root, int)), None)
+
+
 def _same(folder: str | None, asked: str) -> bool:
     return folder is not None and (Path(asked).absolute() == Path(folder) or Path(folder).name == asked)

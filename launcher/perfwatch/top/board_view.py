@@ -1,10 +1,10 @@
-"""The screen of ``perfwatch top``: the board, fitted to the terminal's lines and columns, from 80 by 24 on.
+"""The screen of ``perfwatch top``: the board, fitted to the terminal's lines and columns, from 40 by 15 on.
 
 Renderables only: the console decides size, colour and encoding, and nothing is printed here.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
@@ -16,35 +16,56 @@ from perfwatch.top.board import Board, Card, Row
 from perfwatch.verdict import Verdict, confidence_word
 
 LINES_PER_VERDICT_LINE = 12  # of the screen: 24 lines give the verdict two, for it is what the screen is for
-WIDE_COLUMNS = 140  # two columns side by side from here on
+NARROW_COLUMNS = 60  # below it the verdict has a third of the lines, and the tables only what tells processes apart
+WIDE_COLUMNS = 140  # cards and processes side by side from here on
+LEAST_SHARE = 1 / 3  # of the lines: what the evidence leaves to the tables
 GOES = {"moving": "green", "busy": "cyan", "still": "bold red", "unknown": "dim"}
 KINDS = {"work": "green", "wait": "yellow", "spin": "bold red", "idle": "dim", "unknown": "dim"}
-KEYS = "s stacks  v verdict  c capture  q quit"
+KEYS, NARROW_KEYS = "? help  s stacks  v verdict  c capture  q quit", "? help  q quit"
 GIB = 2**30
 HIGH = 0.5
-NARROWEST_FRAME, WIDEST_FRAME, WAIT_WIDTH = 27, 60, 15
+LEAST_FRAME, LEAST_WAIT = 20, 12
+NO_LIMIT = 10_000  # lines of a pipe
+
+
+@dataclass
+class Scroll:
+    """How many lines are above the window; ``at_most`` keeps it where something is below."""
+
+    top: int = 0
+
+    def at_most(self, lines: int) -> int:
+        """The first line that is shown, of so many that may be above."""
+        self.top = max(0, min(self.top, lines))
+        return self.top
 
 
 @dataclass(frozen=True)
 class Screen:
-    """The whole screen. status: where it comes from and how fresh it is; said: the last line, beside the keys."""
+    """The whole screen. status: where it comes from and how fresh it is; said: the last line, beside the keys.
+
+    scroll: of the processes. interactive: False for a pipe, which gets everything, no keys and no blank lines.
+    """
 
     board: Board
     status: str
     said: str = ""
     capture: tuple[str, float] | None = None  # of a capture at work: what it does, and its share of the time
+    scroll: Scroll = field(default_factory=Scroll)
+    interactive: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield exactly as many lines as the screen has; what does not fit is counted."""
         width, height = options.max_width, options.height or console.size.height
         plain = options.ascii_only
-        head = list(self._head(console, width, height, plain))
+        head = list(self._head(console, width, height if self.interactive else NO_LIMIT, plain))
         foot = list(self._foot(width, plain))
-        room = max(0, height - len(head) - len(foot))
-        body = self._wide(width, room, plain) if width >= WIDE_COLUMNS else self._narrow(width, room, plain)
-        body = body[:room] + [Text()] * (room - len(body[:room]))
+        room = max(0, height - len(head) - len(foot)) if self.interactive else NO_LIMIT
+        body = self._body(console, width, room, plain)[:room]
+        if self.interactive:
+            body += [Text()] * (room - len(body))
         for line in (*head, *body, *foot):
-            line.truncate(width, overflow="crop" if plain else "ellipsis", pad=True)
+            line.truncate(width, overflow="crop" if plain else "ellipsis", pad=self.interactive)
             line.no_wrap = True
             yield line
 
@@ -53,7 +74,7 @@ class Screen:
         right = Text(f"{self.board.where}  {self.status}", "dim")
         title.truncate(max(10, width - len(right) - 2), overflow="crop" if plain else "ellipsis")
         yield title.append(" " * max(2, width - len(title) - len(right))).append_text(right)
-        most = max(1, height // LINES_PER_VERDICT_LINE)
+        most = max(1, height // LINES_PER_VERDICT_LINE) if width >= NARROW_COLUMNS else max(2, height // 3)
         yield from _verdict_lines(self.board.verdict, console, width, most, plain)
         yield _clock_line(self.board, width, plain)
 
@@ -63,26 +84,30 @@ class Screen:
             yield Text("capture ", "cyan").append_text(progress(share, 20, plain, "cyan")).append(f" {clean(text)}")
         for done in self.board.captures:
             yield Text("captured ", "cyan").append(done)
-        keys = Text(KEYS, "reverse")
-        yield keys.append(f"  {clean(self.said)}", "not reverse")
+        if self.interactive:
+            yield Text(KEYS if width >= NARROW_COLUMNS else NARROW_KEYS, "reverse").append(
+                f"  {clean(self.said)}", "not reverse"
+            )
 
-    def _wide(self, width: int, room: int, plain: bool) -> list[Text]:
+    def _body(self, console: Console, width: int, room: int, plain: bool) -> list[Text]:
+        """Cards and processes, side by side where the screen is wide; below them the evidence, over the whole width."""
+        board = self.board
+        why = _why(board.verdict, console, width) if width >= NARROW_COLUMNS else []
+        if width < WIDE_COLUMNS:
+            cards = _cards(board.cards, width, plain, max(3, room // 2)) if board.cards else []
+            host = _host(board, len(board.pressures)) if width >= NARROW_COLUMNS else []
+            tree = _tree(board.rows, width, room - len(cards) - len(host), self.scroll)
+            return [*cards, *host, *tree, *why]
         left_width = min(76, width * 2 // 5)
-        left = [*_cards(self.board.cards, left_width, plain, room - 3), Text(), *_host(self.board, 2)]
-        left += _why(self.board.verdict, left_width)
-        right = _tree(self.board.rows, width - left_width - 2, room)
+        upper = max(room - len(why), int(room * LEAST_SHARE))
+        left = [*_cards(board.cards, left_width, plain, upper - 3), Text(), *_host(board, 2)]
+        right = _tree(board.rows, width - left_width - 2, upper, self.scroll)
         lines = []
         for number in range(max(len(left), len(right))):
             line = left[number] if number < len(left) else Text()
             line.truncate(left_width, overflow="crop", pad=True)
             lines.append(line.append("  ").append_text(right[number] if number < len(right) else Text()))
-        return lines
-
-    def _narrow(self, width: int, room: int, plain: bool) -> list[Text]:
-        cards = _cards(self.board.cards, width, plain, max(3, room // 2)) if self.board.cards else []
-        host = _host(self.board, len(self.board.pressures))
-        tree = _tree(self.board.rows, width, room - len(cards) - len(host))
-        return [*cards, *host, *tree, *_why(self.board.verdict, width)]
+        return [*lines, *why]
 
 
 def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: int, plain: bool) -> Iterator[Text]:
@@ -129,10 +154,10 @@ def _clock_line(board: Board, width: int, plain: bool) -> Text:
 def _cards(cards: tuple[Card, ...], width: int, plain: bool, most: int) -> list[Text]:
     if not cards:
         return [Text("no GPU was looked at", "dim")]
-    bar = 16 if width < 100 else 24
-    heading = (
-        f"{'card':<7}{'does':<8}{'works, spins, waits':<{bar}} {'tens':>5}{'dram':>5}{'W':>5}{'GiB':>5} {'rank':<6}"
-    )
+    narrow = width < NARROW_COLUMNS
+    bar = max(8, width - 15) if narrow else 16 if width < 100 else 24
+    heading = f"{'card':<7}{'does':<8}{'works, spins, waits':<{bar}}"
+    heading += "" if narrow else f" {'tens':>5}{'dram':>5}{'W':>5}{'GiB':>5} {'rank':<6}"
     lines = [Text(heading, "dim")]
     shown = cards if len(cards) < most else cards[: max(1, most - 2)]
     for card in shown:
@@ -141,6 +166,9 @@ def _cards(cards: tuple[Card, ...], width: int, plain: bool, most: int) -> list[
             line.append(f"{'not known':<{bar}}", "dim")
         else:
             line.append_text(shares(card.works, card.spins, bar, plain))
+        if narrow:
+            lines.append(line)
+            continue
         memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / GIB:.0f}"
         power = "-" if card.power_watts is None else f"{card.power_watts:.0f}"
         ranks = ",".join(str(rank) for rank in card.ranks)
@@ -166,34 +194,49 @@ def _host(board: Board, on_a_line: int) -> list[Text]:
     return lines
 
 
-def _why(verdict: Verdict | None, width: int) -> list[Text]:
-    """The evidence, where there is room for it."""
+def _why(verdict: Verdict | None, console: Console, width: int) -> list[Text]:
+    """The evidence and what to do next, wrapped: nothing of it is cut."""
     if verdict is None or not verdict.evidence:
         return []
-    lines = [Text(), Text("evidence", "dim")]
-    lines += [Text(clean(f"{one.entity} {one.claim}: {one.observed}")) for one in verdict.evidence]
-    lines += [Text(), Text("next", "dim"), *(Text(clean(one), "bold") for one in verdict.next)]
-    for line in lines:
-        line.truncate(width, overflow="crop")
-    return lines
+    found = [Text(), Text("evidence", "dim")]
+    found += [Text(clean(f"{one.entity} {one.claim}: {one.observed}")) for one in verdict.evidence]
+    found += [Text(), Text("next", "dim"), *(Text(clean(one), "bold") for one in verdict.next)]
+    return [line for one in found for line in (one.wrap(console, width) or [Text()])]
 
 
-def _tree(rows: tuple[Row, ...], width: int, room: int) -> list[Text]:
+def _tree(rows: tuple[Row, ...], width: int, room: int, scroll: Scroll) -> list[Text]:
     if not rows:
         return [Text("no process of the job is seen", "dim")]
-    frame_width = max(NARROWEST_FRAME, min(WIDEST_FRAME, width - 37 - WAIT_WIDTH))
-    lines = [Text(f"{'process':<14}{'pid':<10}{'st':<3}{'step':>8}  {'in':<{frame_width}} waits in", "dim")]
-    shown = rows if len(rows) < room else rows[: max(0, room - 2)]
-    for row in shown:
+    narrow = width < NARROW_COLUMNS
+    who_width, pid_width, rest_width = (12, 8, 0) if narrow else (14, 10, 13)
+    fixed = who_width + pid_width + rest_width
+    frame_width = max(2, *(len(row.frame) for row in rows))
+    wait_width = 0 if narrow else max(8, *(len(row.waits) for row in rows)) + 1
+    over = fixed + frame_width + wait_width - width
+    if over > 0:  # the frame keeps what it can: it is where the process is
+        given = min(over, max(0, wait_width - LEAST_WAIT))
+        wait_width -= given
+        frame_width = max(LEAST_FRAME, frame_width - (over - given))
+    heading = f"{'process':<{who_width}}{'pid':<{pid_width}}"
+    heading += "in" if narrow else f"{'st':<3}{'step':>8}  {'in':<{frame_width}} waits in"
+    lines = [Text(heading, "dim")]
+    many = len(rows) >= room
+    most = max(1, room - 2) if many else len(rows)
+    first = scroll.at_most(len(rows) - most)
+    for row in rows[first : first + most]:
         line = Text("  " * row.depth + row.who, GOES.get(row.goes, "dim"))
-        line.truncate(14, overflow="crop", pad=True)
-        step = "" if row.step is None else f"{row.step:,}"
+        line.truncate(who_width, overflow="crop", pad=True)
+        line.append(f"{row.pid:<{pid_width}}")
+        if not narrow:
+            line.append(f"{row.state:<3}{'' if row.step is None else f'{row.step:,}':>8}  ")
         frame = Text(row.frame)
         frame.truncate(frame_width, overflow="crop", pad=True)
-        line.append(f"{row.pid:<10}{row.state:<3}{step:>8}  ").append_text(frame).append(f" {row.waits}", "dim")
-        lines.append(line)
-    if len(shown) < len(rows):
-        lines.append(Text(f"and {len(rows) - len(shown)} more", "dim"))
+        line.append_text(frame)
+        lines.append(line if narrow else line.append(f" {row.waits}", "dim"))
+    if many:
+        above, below = first, len(rows) - first - most
+        told = [f"{count} more {where}" for count, where in ((above, "above"), (below, "below")) if count]
+        lines.append(Text(", ".join(told), "dim"))
     return lines
 
 

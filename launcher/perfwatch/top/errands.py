@@ -8,7 +8,9 @@ from pathlib import Path
 
 from perfwatch.captures.capture import Request
 from perfwatch.errors import CaptureFailed, CaptureRefused
-from perfwatch.top.asking import capture_watched
+from perfwatch.processes.control import watchers
+from perfwatch.top.asking import capture_watched, session_of
+from perfwatch.top.follow import Follower
 
 USUAL_SECONDS = 20.0  # of a capture: what its bar counts towards, and then waits
 LONGEST_SECONDS = 300.0
@@ -33,7 +35,7 @@ class Errands:
     def capture(self) -> None:
         """Ask for a window of the armed profiler."""
         if self._control is None:
-            self._say(self._reason)
+            self.say(self._reason)
         elif self._began is None:
             self._began, self._doing = self._clock(), "asked for"
             threading.Thread(target=self._captured, args=(self._control,), daemon=True).start()
@@ -50,16 +52,17 @@ class Errands:
     def _captured(self, control: Path) -> None:
         try:
             outcome = capture_watched(control, Request(kind="torch"), self._told)
-            self._say(f"captured: {outcome.error or outcome.summary or 'see perfwatch report'}")
+            self.say(f"captured: {outcome.error or outcome.summary or 'see perfwatch report'}")
         except (CaptureRefused, CaptureFailed) as error:
-            self._say(f"no capture: {error.message}")
+            self.say(f"no capture: {error.message}")
         finally:
             self._began = None
 
     def _told(self, what: str) -> None:
         self._doing = what
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Show this beside the keys for a while."""
         self._said, self._said_at = text.splitlines()[0] if text else "", self._clock()
 
 
@@ -69,3 +72,21 @@ def mine(folder: Path) -> bool:
         return folder.stat().st_uid in (os.getuid(), os.geteuid())
     except OSError:
         return False
+
+
+def errands_of(folder: Path, control: Path | None) -> Errands:
+    """What can be asked of the watcher of a session, where it is ours and there is one."""
+    if not mine(folder):
+        return Errands(None, "not your session: read-only")
+    return Errands(control, "this job is not watched any more: perfwatch capture KIND PID")
+
+
+def next_watched(folder: Path) -> tuple[Follower, Errands, str] | None:
+    """The next of our sessions that are being written, after this one, and its place among them; None where there is no other."""
+    found = {Path(session): control for control in watchers() if (session := session_of(control)) is not None}
+    ordered = sorted(found)
+    place = next((number for number, one in enumerate(ordered) if one > folder), 0)
+    if not ordered or ordered[place] == folder:
+        return None
+    chosen = ordered[place]
+    return Follower(chosen), errands_of(chosen, found[chosen]), f"{place + 1} of {len(ordered)}"

@@ -1,6 +1,7 @@
 """Single keys from a terminal, without Enter. The terminal's settings are restored afterwards."""
 
 import os
+import re
 import signal
 import sys
 import termios
@@ -11,6 +12,9 @@ from typing import IO
 from perfwatch_probes.readable import readable
 
 ESCAPE = "\x1b"
+# A wheel over the other screen of a terminal arrives as arrow keys; text can still be selected, as it could not with mouse reports.
+WHEEL_ON, WHEEL_OFF = "\x1b[?1007h", "\x1b[?1007l"
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|.", re.DOTALL)
 
 
 class Keyboard:
@@ -29,6 +33,7 @@ class Keyboard:
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self.leaving = False
+        self._typed: list[str] = []
 
     def __enter__(self) -> "Keyboard":
         if self._descriptor is not None:
@@ -48,6 +53,8 @@ class Keyboard:
 
     def wait(self, seconds: float) -> str:
         """The key that was pressed within so many seconds; empty for none. An arrow is an escape sequence, whole."""
+        if self._typed:
+            return self._typed.pop(0)
         watched = [self._woken] if self._descriptor is None else [self._woken, self._descriptor]
         ready = readable(seconds, *watched)
         if self._woken in ready:
@@ -57,7 +64,8 @@ class Keyboard:
         typed = os.read(self._descriptor, 64).decode("utf-8", "replace")
         if not typed:  # the terminal is gone
             self.leaving = True
-        return typed if typed.startswith(ESCAPE) else typed[:1]
+        key, *self._typed = _KEY.findall(typed) or [""]
+        return str(key)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGWINCH:
