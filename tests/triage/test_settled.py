@@ -133,3 +133,12 @@ def test_a_wait_that_something_can_release_is_not_settled(case: Path) -> None:
     states = [*states_of(Case(History(recording.records, at), recording.session, recording.events))]
 
     assert all(one.fate is None or one.fate.prospect is not Prospect.SETTLED for one in states)
+
+
+def test_the_thread_that_moves_the_bytes_of_gloo_releases_nothing_else() -> None:
+    """It looks up a hundred times a second while a rank waits for a writer that has ended, and the others for that rank."""
+    behind = RECORDINGS / "stalled_collective" / "fires" / "writer_died_behind_its_queue"
+
+    verdict = diagnose(load_case(behind).until(20.0), 20.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")

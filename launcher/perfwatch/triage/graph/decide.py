@@ -198,7 +198,7 @@ def _open_seconds(
     if _is_unread(built, built.starts[pid], sinks, fate):
         return float("inf")
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
-    recovered = max(_longest_step(case, pid), *lulls)
+    recovered = max((_longest_step(case, pid), *lulls))
     timeout = max(temporal(case) * table.open_times, LONGEST_STEPS * recovered)
     counts = _may_come_to_their_end(built, built.starts[pid], sinks)
     needs = timeout * (table.counts_times if counts else 1.0)

@@ -8,8 +8,8 @@ from perfwatch.triage.graph.model import Activity, Basis, Prospect, Task, Unread
 from perfwatch.triage.graph.words import blocked_on, does, pid_of, resource_named, why_settled
 from perfwatch.triage.hang import witnesses
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.waits.chain import link
 from perfwatch.triage.waits.node import culprit
-from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Link, Outcome
 from perfwatch_probes.readings import Thread
 
@@ -113,25 +113,12 @@ def _culprit(built: Builder, pid: int, task: Task) -> Culprit:
 
 def _links(built: Builder, pid: int) -> tuple[Link, ...]:
     """The threads on the way, from the training thread to the sink."""
-    found: list[Link] = []
-    for task, _ in built.graph.way(built.starts[pid]):
-        if task.kind != "thread":
-            continue
-        node = built.node(task.key)
-        waits = resource_named(task.waits[0]) if task.waits else does(built, task)
-        silent = None if task.silence is None else round(task.silence.seconds, 1)
-        found.append(
-            Link(
-                pid=node.pid,
-                tid=node.tid,
-                rank=node.rank,
-                waits_for=waits,
-                depth=len(found),
-                frame=show(node.frame),
-                silent_seconds=silent,
-            )
-        )
-    return tuple(found[:SHOWN_LINKS])
+    way = [task for task, _ in built.graph.way(built.starts[pid]) if task.kind == "thread"][:SHOWN_LINKS]
+    waits = (resource_named(task.waits[0]) if task.waits else does(built, task) for task in way)
+    nodes = (built.node(task.key) for task in way)
+    return tuple(
+        link(built.history, node, what, depth) for depth, (node, what) in enumerate(zip(nodes, waits, strict=True))
+    )
 
 
 RULES = (Rule(CAUSE, judge),)
