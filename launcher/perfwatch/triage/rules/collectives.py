@@ -66,8 +66,8 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first)
     states = [state_of(case, chain.start.pid) for chain in waiting]
     needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
-    if needs == inf:
-        return None  # what it does was not read
+    if needs == inf or all(state_of(case, chain.start.pid).needs_seconds == inf for chain in absent):
+        return None  # what they do was not read
     if first.end.kind in ("sleep", "file_poll"):  # it asks for one thing since the others wait
         stood = max(stood, silent(waiting))
     named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
