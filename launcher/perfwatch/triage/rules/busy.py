@@ -1,6 +1,7 @@
 """No step is made for a benign reason: start, evaluation, host computation, download, work of another thread."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -48,9 +49,11 @@ from perfwatch.triage.shares.thresholds import (
 from perfwatch.triage.shares.training import (
     clears,
     gathers,
+    gathers_gradients,
     in_environment,
     makes_gradients,
     may_leave_early,
+    searches,
     training_loop,
     without_gradients,
 )
@@ -167,6 +170,8 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
         steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS
     ):
         return None
+    if searches(case.history, seen):
+        return None  # it may train by what it writes
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
@@ -259,6 +264,8 @@ COMPUTES = Line(
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
+    if (sums := _sums_gradients(case)) is not None:
+        return sums
     if growing(case) or any(meets_again(case, rank, MEETING_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
@@ -332,6 +339,24 @@ GATHERS = Line(
     ),
     (("starved_by_transforms", "the loop makes no step by its text"),),
 )
+
+
+SUMS_GRADIENTS = replace(
+    GATHERS,
+    summary="it makes backward passes and trains on none of them: the loop at {at} only adds up gradients",
+    saw=(samples("makes gradients, and no update", "a step for each"),),
+    but=(("skipping_steps", "by its text the loop makes no step"),),
+)
+
+
+def _sums_gradients(case: Case) -> Finding | None:
+    """Fires on a rank that goes through its data for the gradients, of which it makes no steps."""
+    for rank in case.ranks:
+        if (line := gathers_gradients(case, rank)) is not None:
+            culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(line)),)
+            facts = Facts(at=show(line), seen=case.profile(rank, LATELY_SECONDS), lost=1.0)
+            return SUMS_GRADIENTS.finding(case, culprits, MEDIUM, **facts)
+    return None
 
 
 def gathering(case: Case) -> Finding | None:

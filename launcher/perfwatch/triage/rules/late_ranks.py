@@ -16,6 +16,7 @@ from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, wa
 from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.saving import in_save
 from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, Line, certainty, slow
@@ -110,6 +111,8 @@ def _late(case: Case, told: Late) -> Outcome:
     saving = seen.share_where(partial(in_save, case))
     if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
+    if (locked := at_file_lock(case, late)) is not None and locked.waits.share >= SAVING:
+        return None  # and it waits for who has a file locked
     why = lateness.own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
     found = slow(

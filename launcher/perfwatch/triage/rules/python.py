@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.data import starving, turns
 from perfwatch.triage.shares.gil import kept_from_gil
+from perfwatch.triage.shares.kernel_waits import FileLock, at_file_lock
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.python import (
@@ -59,9 +62,18 @@ from perfwatch.triage.slowness import (
 )
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.words.code import calling_line, line_of, lock_taken
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
-from perfwatch.verdict import Evidence, Finding, Outcome
+from perfwatch.triage.words.code import calling_line, line_of, lock_taken, names
+from perfwatch.triage.words.frames import (
+    inner_tags,
+    is_standard,
+    is_user,
+    own_frames,
+    short_name,
+    show,
+    tags,
+    user_frames,
+)
+from perfwatch.verdict import Culprit, Evidence, Finding, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -361,6 +373,10 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
+    traces = partial(_traces, case.history)
+    if (share := seen.share_where(traces)) >= NOTABLE:
+        claim = "the interpreter calls a trace function (sys.settrace or sys.setprofile)"
+        yield Aid(case.saw("stack", pid, claim, f"{share:.0%} {of}", "0 %"), share, line=seen.top_line(traces))
     if (share := seen.share_where(_profiles)) >= NOTABLE:
         yield Aid(case.saw("stack", pid, "a profiler runs in the loop", f"{share:.0%} {of}", "0 %"), share)
     if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
@@ -400,6 +416,17 @@ def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
+def _traces(history: History, stack: Stack) -> bool:
+    """True if a stack is in a function for tracing that the line below does not call: the interpreter does, at any line."""
+    return any(
+        (line := line_of(history, frame)) is not None
+        and line.traces
+        and (below := line_of(history, caller)) is not None
+        and short_name(frame.function) not in names(below.calls)
+        for frame, caller in pairwise(own_frames(stack))
+    )
+
+
 def _profiles(stack: Stack) -> bool:
     """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
     frames = (frame for frame in stack.frames if "profiler" in tags(Stack(pid=0, tid=0, frames=(frame,))))
@@ -427,6 +454,16 @@ LOCKED = Line(
     (("deadlocked_locks", "it goes on again and again"),),
     ("look at {owner}: do the slow part outside of the lock",),
 )
+FILE_LOCKED = Line(
+    CONTENDED_LOCK,
+    "the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile",
+    (
+        samples("waits for a lock on a file", "below 2 %"),
+        Saw("syscall", "waits or sleeps while others hold the lock", "in {looks} looks", "hardly ever"),
+    ),
+    (("waiting_for_file", "it gets the lock again and again"), ("slow_output", "it sleeps there: nothing is written")),
+    ("hold the lock for as long as one write takes, and do the rest outside of it", "fuser -v {path}"),
+)
 IN_TURN = Line(
     CONTENDED_LOCK,
     "{waits}",
@@ -438,7 +475,8 @@ IN_TURN = Line(
 
 def contended_lock(case: Case) -> Outcome:
     """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
-    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case, CONTENDED_LOCK)
+    own = _kept_from_lock(case) or _kept_from_file(case) or _workers_in_turn(case)
+    gil = kept_from_gil(case, CONTENDED_LOCK)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 
@@ -480,6 +518,39 @@ def _kept_from_lock(case: Case) -> Finding | None:
             runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0,
         )
     return None
+
+
+def _kept_from_file(case: Case) -> Finding | None:
+    """A training thread that waits again and again for a lock on a file, which other processes hold meanwhile."""
+    locks = [locked for rank in case.ranks if (locked := at_file_lock(case, rank)) is not None]
+    locked = max(locks, key=lambda one: one.waits.share, default=None)
+    if locked is None or locked.waits.share < LOST_SHARE or not _comes_back(case, locked):
+        return None
+    waits = locked.waits
+    nodes = [node_of(case.history, case.job, pid) for pid in locked.holders if pid in case.job.members]
+    named = ", ".join(f"rank {node.rank}" if node.rank is not None else f"pid {node.pid}" for node in nodes)
+    return slow(
+        case,
+        FILE_LOCKED,
+        waits.rank,
+        waits.share,
+        frame=waits.frame,
+        confidence=min(HIGH, certainty(waits.share)),
+        culprits=(Culprit(pid=waits.rank.pid, rank=waits.rank.rank, frame=show(waits.frame)), *map(culprit, nodes)),
+        seen=waits.seen,
+        path=locked.path,
+        looks=len(waits.looks),
+        holders=named or f"pid {locked.holders[0]} outside of the job",
+    )
+
+
+def _comes_back(case: Case, locked: FileLock) -> bool:
+    """True if the training thread gets the lock again and again."""
+    rank = locked.waits.rank
+    return (
+        case.progress[rank.pid].kind == "moving"
+        or moves(case.history, rank.pid, case.progress[rank.pid].thread).recurrent
+    )
 
 
 def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
