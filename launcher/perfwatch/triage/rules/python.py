@@ -1,6 +1,6 @@
 """Python holds training up: loops, hooks, the garbage collector, debugging aids, locks."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -373,7 +373,7 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
-    traces = partial(_traces, case.history)
+    traces = _tracing(case.history, seen)
     if (share := seen.share_where(traces)) >= NOTABLE:
         claim = "the interpreter calls a trace function (sys.settrace or sys.setprofile)"
         yield Aid(case.saw("stack", pid, claim, f"{share:.0%} {of}", "0 %"), share, line=seen.top_line(traces))
@@ -416,15 +416,23 @@ def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
-def _traces(history: History, stack: Stack) -> bool:
-    """True if a stack is in a function for tracing that the line below does not call: the interpreter does, at any line."""
-    return any(
-        (line := line_of(history, frame)) is not None
-        and line.traces
-        and (below := line_of(history, caller)) is not None
-        and short_name(frame.function) not in names(below.calls)
-        for frame, caller in pairwise(own_frames(stack))
-    )
+def _tracing(history: History, seen: Profile) -> Callable[[Stack], bool]:
+    """What tells whether a stack is in a function for tracing that the interpreter calls, and no line of the program."""
+    callers: dict[tuple[str, str], Counter[Frame]] = defaultdict(Counter)
+    for one in seen.sights:
+        for frame, caller in pairwise(own_frames(one.reading)):
+            if (line := line_of(history, frame)) is not None and line.traces:
+                callers[frame.function, frame.file][caller] += one.reading.samples
+    found = {one for one, places in callers.items() if _is_called_by_none(history, short_name(one[0]), places)}
+    return lambda stack: any((frame.function, frame.file) in found for frame in own_frames(stack))
+
+
+def _is_called_by_none(history: History, function: str, callers: Counter[Frame]) -> bool:
+    """True if functions of many kinds stand below one, and hardly a line of them calls it by its text."""
+    lines = [(line_of(history, caller), samples) for caller, samples in callers.items()]
+    calling = sum(samples for line, samples in lines if line is not None and function in names(line.calls))
+    places = {(caller.function, caller.file) for caller in callers}
+    return calling < NOTABLE * callers.total() and len(places) >= FEW_TIMES
 
 
 def _profiles(stack: Stack) -> bool:
