@@ -18,7 +18,7 @@ from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import spare_cores
-from perfwatch.triage.shares.data import Starving, at_lock, awaits_data, hands_on, starving, turns
+from perfwatch.triage.shares.data import Starving, at_a_connection, at_lock, awaits_data, hands_on, starving, turns
 from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python, takes_a_lock
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
 from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, native_python_share
@@ -89,6 +89,14 @@ READ_FILES = Line(
     ),
     (RUN_ONLY,),
     ("iostat -x 1", "raise num_workers, or keep the data on a local disk"),
+)
+
+
+ASKS_SOCKETS = replace(
+    READ_SOCKETS,
+    saw=(Saw("thread", "waits for answers", "{does.sockets:.0%} of its waits are for sockets", "hardly ever"),),
+    but=(("blocked_network", "answers come, again and again"),),
+    next=("ask at {line} for many items at once, or in a thread beside training", "ss -tni"),
 )
 
 
@@ -164,7 +172,9 @@ def starved_by_network(case: Case) -> Outcome:
     if served is not None:
         peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
     ceiling = HIGH if served is not None else CERTAIN if does.where or by_name else MEDIUM
-    return found.finding(case, READ_SOCKETS, f"waiting for the network{peer}", ceiling=ceiling, does=does)
+    line = READ_SOCKETS if found.asked is None else ASKS_SOCKETS
+    facts = Facts(does=does, line=found.line(case))
+    return found.finding(case, line, f"waiting for the network{peer}", ceiling=ceiling, **facts)
 
 
 def _asks(_: Case, stack: Stack) -> bool:
@@ -232,6 +242,8 @@ class WorkersTime:
 
 def time_of_workers(case: Case, found: Starving) -> WorkersTime:
     """What the workers of a starving rank do, from their counters, their blocked calls and their stacks."""
+    if found.asked is not None:
+        return _time_of_asking(case, found)
     runs, wants, looks, rate, running = [], [], Counter[str](), 0.0, False
     places: Counter[str] = Counter()
     for pid, tid in found.producers:
@@ -259,6 +271,18 @@ def time_of_workers(case: Case, found: Starving) -> WorkersTime:
     where = places.most_common(1)[0][0] if places else ""
     computing, measured = sum(one >= MOSTLY for one in wants), bool(runs) or not running
     return WorkersTime(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, measured)
+
+
+def _time_of_asking(case: Case, found: Starving) -> WorkersTime:
+    """What a training thread that asks for its data itself does where it does so: it waits, for a socket or for a pipe."""
+    ((pid, tid),) = found.producers
+    looks = [one.reading for one in case.history.series(Thread, pid, tid, seconds=LATELY_SECONDS)]
+    waits = [one for one in looks if at_a_connection(case, one)]
+    sockets = sum(_waits_on(case, one) == "socket" for one in waits) / max(1, len(waits))
+    fds = {fd for one in waits if one.wait for fd in (one.wait.fd, *(polled.fd for polled in one.wait.polled))}
+    files = [seen.reading for fd in fds if fd is not None and (seen := case.history.latest(Descriptor, pid, fd))]
+    where = next((one.socket.peer for one in files if one.socket is not None and one.socket.family != "unix"), "")
+    return WorkersTime(0.0, 0.0, 0.0, sockets, 0.0, where, 0, True)
 
 
 def _waits_on(case: Case, thread: Thread) -> str:
