@@ -13,7 +13,7 @@ from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS
 from perfwatch.triage.moving.unleft import Unleft
-from perfwatch.triage.moving.within import FETCH, UPDATE, Within
+from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within
 from perfwatch.triage.moving.work import moves_data, releases_gil
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
@@ -23,7 +23,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import show, user_frames
-from perfwatch.verdict import Evidence, Outcome
+from perfwatch.verdict import Culprit, Evidence, Outcome
 
 # A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
@@ -80,6 +80,26 @@ def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, co
     return (
         case.saw("stack", pid, stays, sampled, expected),
         case.saw("schedstat", pid, served, runs, f"the same, and {come} come"),
+    )
+
+
+def gets_no_batch(case: Case, cause: Cause, chain: Chain, anew: Anew) -> Outcome:
+    """It starts its loader again and again, and no batch comes out of it."""
+    begun, start = f"{anew.times} or more times since the last pass", chain.start
+    return hung(
+        case,
+        cause,
+        chain,
+        summary=f"the loop at {show(anew.frame)} starts its loader again and again, and gets no batch",
+        patience=temporal(case),
+        silent=anew.seconds,
+        evidence=_stays(
+            case, chain, "comes to the end of its loader, and starts it again", begun, "batches", "batches"
+        ),
+        ceiling=GUESSED if anew.times > 1 else ONE_SOURCE,
+        but={"serial_loading": "the data set ends, and gives no batch", "computing_on_host": "the data set ends"},
+        next=(f"look at what {show(start.frame)} leaves out: does any sample pass?",),
+        culprits=(Culprit(pid=start.pid, rank=start.rank, tid=start.tid, frame=show(anew.frame)),),
     )
 
 

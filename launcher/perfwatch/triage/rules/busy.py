@@ -19,7 +19,7 @@ from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.thresholds import WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
@@ -283,6 +283,8 @@ def _between_steps(case: Case) -> Finding | None:
 def _of_phase(case: Case, phase: Phase) -> Finding | None:
     chain = case.chains[phase.rank.pid]
     loop = loop_of(case.history, chain.end.node).library  # which may turn for ever
+    if begins_anew(case.history, phase.rank.pid, phase.tid) is not None:
+        return None  # what computes there comes to its end, and for nothing
     if not _runs_natively(case, phase, chain, loop):
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
@@ -319,11 +321,15 @@ def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -
 
 
 def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> float:
-    """High where that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known."""
+    """High where that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known.
+
+    One that fetches items, or reads and writes, may only be slow.
+    """
     read = line_of(case.history, phase.profile.top_line()) is not None
     told = case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
     meets = any(map(leaves, case.chains.values())) or phase.profile.turns(partial(is_in_collective, case))
-    return HIGH if one_line and loop is None and told and not meets else MEDIUM
+    returns = phase.profile.seen("fetch") or (phase.motion.io_calls or 0) >= MANY_TIMES
+    return HIGH if one_line and loop is None and told and not (meets or returns) else MEDIUM
 
 
 GATHERS = Line(

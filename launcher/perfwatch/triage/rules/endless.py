@@ -3,14 +3,14 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
+from perfwatch.triage.moving.caught import at_work, caught, gets_no_batch, never_left, turns_for_ever
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.moving.motion import BURSTS, bursts, moves
 from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absentee import left_over, others_train
 from perfwatch.triage.ranks.calls import RUNS
@@ -53,6 +53,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     chain, end = case.chains[rank.pid], case.chains[rank.pid].end
     if (loop := unleft(case, rank)) is not None and loop.doubted:
         return never_left(case, ENDLESS_PYTHON, chain, loop)
+    if (anew := begins_anew(case.history, rank.pid, chain.start.tid)) is not None:
+        return gets_no_batch(case, ENDLESS_PYTHON, chain, anew)
     if case.progress[rank.pid].kind == "moving":
         return None
     if chain.through == {REMOTE_CALL}:
