@@ -8,7 +8,7 @@ from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung, look_at, who, with_loop
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.loops import loop_of, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS
@@ -24,6 +24,7 @@ from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import show, user_frames
 from perfwatch.verdict import Culprit, Evidence, Outcome
+from perfwatch_probes.readings import Thread
 
 # A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
@@ -31,6 +32,7 @@ COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
 UNTESTED = 0.55  # an optimizer that was never seen to come out of its loop may do all of the training in one step
+READS_AGAIN = "reads a file again and again, and what it waits for is not there"
 UNENDED = 0.7  # an evaluation of another kind, with far more to do than those before, looks the same
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
@@ -128,7 +130,8 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
     rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
     loop = loop_of(case.history, chain.end.node)
-    over_data, waits = moves_data(case.history, chain.end.node), loop.may_turn_for_ever
+    again, waits = rereads(case.history, chain.end.node), loop.may_turn_for_ever
+    over_data = moves_data(case.history, chain.end.node) and not again
     if over_data and not waits:
         return None  # data come to an end
     told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
@@ -158,7 +161,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         case,
         cause,
         chain,
-        summary=f"{who(chain)} runs Python without making a step",
+        summary=f"{who(chain)} {READS_AGAIN if again else 'runs Python without making a step'}",
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
@@ -197,9 +200,15 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
         f"{seen.samples} samples below {show(node.frame)}, none in training code",
         "backward and optimizer in each step",
     )
+    entity = f"pid {node.pid} thread {node.tid}"
+    if rereads(case.history, node):
+        written = case.history.rate(Thread, node.pid, node.tid, of=lambda one: one.written_chars, seconds=LOOP_SECONDS)
+        only_reads = case.saw(
+            "io", entity, "only reads, the same in each turn", "0 bytes written", "writes now and then"
+        )
+        return (stays, only_reads) if written == 0.0 else (stays,)
     if node.motion.io_calls != 0:
         return (stays,)
-    entity = f"pid {node.pid} thread {node.tid}"
     return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
 
 

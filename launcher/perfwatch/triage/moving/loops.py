@@ -118,6 +118,20 @@ def _within_another(inner: Loop | None, outer: Loop) -> Loop:
     return replace(inner, kinds=(*inner.kinds, *outer.kinds), frame=frame)
 
 
+OPENS = frozenset("open read_text read_bytes read_csv read_json read_parquet loadtxt genfromtxt".split())
+GOES_THROUGH = frozenset("next pop popleft popitem get walk iterdir backward step forward".split())
+
+
+def rereads(history: History, node: Node) -> bool:
+    """True if the loop of a thread reads a file anew in each turn and sleeps between: it polls for what is written there."""
+    loop = loop_of(history, node)
+    line = line_of(history, loop.frame)
+    if line is None or not loop.may_turn_for_ever or line.calls_unnamed:
+        return False
+    called = names(line.loop_calls)
+    return bool(called & OPENS) and "sleep" in called and not called & (GIVES | GOES_THROUGH)
+
+
 def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
     """The loop, if nearly all samples show one stack: ONE_CALL of a regular expression, which may not return; UNREAD of other C."""
     seen = [one.reading for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.reading.frames]

@@ -195,7 +195,7 @@ def _begins_anew(history: History, pid: int, tid: int) -> Anew | None:
     if starts is None or line is None or line.loops[:2] != ("for", "while"):
         return None
     began = stacks[at].at if at >= 0 else since[0].at - since[0].reading.span_seconds
-    return Anew(starts, times, history.at - began)
+    return Anew(starts, times, history.at - max([began, *_wrote(history, since[-1].reading, starts)]))
 
 
 def _outside_of_loader(stack: r.Stack) -> r.Frame | None:

@@ -14,6 +14,7 @@ from perfwatch.triage.history import Seen, median, quantile
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
+from perfwatch.triage.moving.within import begins_anew
 from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -541,6 +542,9 @@ def worker_respawn(case: Case) -> Outcome:
         gone, size = len(workers) - alive, max(1, alive)
         if gone < size or len(workers) < TWICE * size:
             continue
+        now = case.progress[rank.pid]
+        if now.kind != "moving" and begins_anew(case.history, rank.pid, now.thread) is not None:
+            continue  # of no epoch any step is made
         starts = [_starting(case, worker) for worker in workers]
         lost = sum(one.reading.samples for one in seen.sights if _changes_workers(one, starts)) / seen.samples
         if lost < NOTABLE:
