@@ -155,7 +155,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         return None
     by_hand = descends(case.history, node)
     sure = UNSURE if prepares(case, rank) else ROUNDS if rounds or by_hand else GUESSED
-    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only):
+    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only or again):
         sure = INFERRED
     found = hung(
         case,

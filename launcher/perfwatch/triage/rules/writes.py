@@ -12,6 +12,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import repeated
 from perfwatch.triage.shares import saving
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
 from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, samples, slow, working, worst
@@ -150,6 +151,8 @@ def slow_output(case: Case) -> Outcome:
     if found is None:
         return None
     rank, seen, lost = found
+    if (locked := at_file_lock(case, rank)) is not None and locked.waits.share >= MOSTLY * lost:
+        return None  # there it waits for who has the file locked, and writes little
     stores = partial(saving.stores_rows, case)
     what, advice = ROWS if seen.share_where(stores) >= MOSTLY * lost else OUTPUT
     what, advice = PICTURES if seen.share("picture") >= MOSTLY * lost else (what, advice)
