@@ -91,13 +91,13 @@ def test_a_program_that_knows_nothing_of_drills_says_its_onset_on_a_line_of_its_
     tmp_path: Path, drill: Drill
 ) -> None:
     """It is given no strength, and the variables that were asked for."""
-    Path(drill.program).write_text(
-        "import os, sys, time\nprint(sys.argv[1:], os.environ['CARD'], 'no ONSET', flush=True)\nprint('ONSET', flush=True)\ntime.sleep(1000)"
-    )
+    says = "print(sys.argv[1:], os.environ['CARD'], 'no ONSET', flush=True); print('ONSET', flush=True)"
+    Path(drill.program).write_text(f"import os, sys, time; {says}; time.sleep(1000)")
     attempt = Attempt(drill, "", 0, environment=(("CARD", "1"),), prints_onset=True)
     row, said = run_attempt(attempt, conditions(tmp_path, as_json(verdict())))
 
-    assert said is not None and row.right
+    assert said is not None
+    assert row.right
     assert (Path(row.session).parent / "output.txt").read_text().startswith("[] 1 no ONSET")
 
 
