@@ -135,7 +135,7 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     if over_data and not waits:
         return None  # data come to an end
     told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
-    computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
+    computes = not again and (releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid))
     rounds = goes_through_rounds(case, rank)
     counts = (
         over_data
