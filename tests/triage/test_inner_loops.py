@@ -269,6 +269,10 @@ EPOCHS = (Frame("endless", TRAIN, 50), Frame("step", TRAIN, 10), MODULE)
 FILTERS = (Frame("__iter__", PAIRS, 21), *IN_FETCH[:3], *EPOCHS)
 STARTS_LOADER = (Frame("_get_iterator", TORCH + "utils/data/dataloader.py", 430), *EPOCHS)
 FILTERED: tuple[Frames, ...] = (*[FILTERS] * 9, STARTS_LOADER)
+AWAITED: tuple[Frames, ...] = (
+    *[(Frame("_try_get_data", TORCH + "utils/data/dataloader.py", 1275), *EPOCHS)] * 9,
+    STARTS_LOADER,
+)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +280,7 @@ FILTERED: tuple[Frames, ...] = (*[FILTERS] * 9, STARTS_LOADER)
     [
         (FILTERED, ("for", "while"), 20.0, "inconclusive", True),
         (FILTERED, ("for", "while"), PATIENCE + 5.0, "hung", True),
+        (AWAITED, ("for", "while"), PATIENCE + 5.0, "inconclusive", True),  # its workers take long to start
         ((*FILTERED, STEP[0]), ("for", "while"), PATIENCE + 5.0, "slow", False),  # now and then a batch passes
         (FILTERED, ("for", "for"), 20.0, "slow", False),  # after so many epochs it ends
         ((FILTERS,), ("for", "while"), 20.0, "inconclusive", False),  # one epoch may be long

@@ -170,6 +170,7 @@ class Anew:
     frame: r.Frame  # where it starts the loader
     times: int
     seconds: float  # since the last pass, or since somebody watched
+    by_workers: bool  # starting them takes most of the time: a brief step between two epochs may be missed
 
 
 def begins_anew(history: History, pid: int, tid: int) -> Anew | None:
@@ -195,7 +196,9 @@ def _begins_anew(history: History, pid: int, tid: int) -> Anew | None:
     if starts is None or line is None or line.loops[:2] != ("for", "while"):
         return None
     began = stacks[at].at if at >= 0 else since[0].at - since[0].reading.span_seconds
-    return Anew(starts, times, history.at - max([began, *_wrote(history, since[-1].reading, starts)]))
+    by_workers = any("loader_wait" in tags(one.reading) for one in since)
+    wrote = [] if by_workers else _wrote(history, since[-1].reading, starts)  # to start a process is to write
+    return Anew(starts, times, history.at - max([began, *wrote]), by_workers)
 
 
 def _outside_of_loader(stack: r.Stack) -> r.Frame | None:
