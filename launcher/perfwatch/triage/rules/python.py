@@ -543,7 +543,7 @@ def _kept_from_file(case: Case) -> Finding | None:
         waits.rank,
         waits.share,
         frame=waits.frame,
-        confidence=min(HIGH, certainty(waits.share)),
+        confidence=min(HIGH if locked.sightings >= TWICE else MEDIUM, certainty(waits.share)),
         culprits=(Culprit(pid=waits.rank.pid, rank=waits.rank.rank, frame=show(waits.frame)), *map(culprit, nodes)),
         seen=waits.seen,
         path=locked.path,

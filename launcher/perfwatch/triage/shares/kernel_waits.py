@@ -43,7 +43,7 @@ def kernel_waits(
     if seen.samples < ENOUGH_SAMPLES or len(waiting) < TWICE:
         return None
     at: Counter[Frame] = Counter(frame for one in waiting if (frame := _stood_at(seen, one)) is not None)
-    places = {frame for frame, times in at.items() if times >= max(TWICE, MUCH * len(waiting))}
+    places = {frame for frame, times in at.items() if at.total() >= TWICE and times >= MUCH * len(waiting)}
 
     def there(stack: Stack) -> bool:
         return user_frame(stack) in places and _only_waits(stack) and fits(stack)
@@ -65,7 +65,11 @@ def _stood_at(seen: Profile, look: Seen[Thread]) -> Frame | None:
 
 
 def _only_waits(stack: Stack) -> bool:
-    return bool(stack.frames) and tags(stack) <= WITHIN
+    """True if a stack stands at a line of the program's own that calls native code, or in library code that does nothing but wait."""
+    found = tags(stack)
+    return (
+        bool(stack.frames) and found <= WITHIN and (bool(found - {"profiler"}) or stack.frames[0] == user_frame(stack))
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class FileLock:
     waits: KernelWaits
     path: str
     holders: tuple[int, ...]  # PIDs
+    sightings: int
 
 
 def at_file_lock(case: Case, rank: Member) -> FileLock | None:
@@ -90,17 +95,15 @@ def _at_file_lock(case: Case, rank: Member) -> FileLock | None:
     for key in case.history.of(Descriptor, rank.pid):
         for one in case.history.series(Descriptor, *key, seconds=LATELY_SECONDS):
             held.update((one.reading.target, pid) for pid in one.reading.lock_holders if pid != rank.pid)
-    if held.total() < TWICE:
-        return None
 
     def fits(stack: Stack) -> bool:
         return not rests(case.history, stack) or retries(case.history, stack)
 
-    waits = kernel_waits(case, rank, _for_a_lock, fits)
+    waits = kernel_waits(case, rank, _for_a_lock, fits) if held else None
     if waits is None:
         return None
     path = held.most_common(1)[0][0][0]
-    return FileLock(waits, path, tuple(sorted(pid for target, pid in held if target == path)))
+    return FileLock(waits, path, tuple(sorted(pid for target, pid in held if target == path)), held.total())
 
 
 def _for_a_lock(look: Thread) -> bool:
