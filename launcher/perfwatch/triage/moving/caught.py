@@ -34,6 +34,8 @@ ROUNDS = 0.65  # each is known to end, and no training was ever seen that could 
 UNTESTED = 0.55  # an optimizer that was never seen to come out of its loop may do all of the training in one step
 READS_AGAIN = "reads a file again and again, and what it waits for is not there"
 UNENDED = 0.7  # an evaluation of another kind, with far more to do than those before, looks the same
+# Starts of a loader that were sampled. A step takes longer than such a start, so steps between them would be missed with e**-4.
+STARTS_SEEN = 4
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
@@ -97,7 +99,7 @@ def gets_no_batch(case: Case, cause: Cause, chain: Chain, anew: Anew) -> Outcome
         patience=temporal(case),
         silent=anew.seconds,
         evidence=_stays(case, own, "comes to the end of its loader, and starts it again", begun, "batches", "batches"),
-        ceiling=GUESSED if anew.times > 1 and not anew.by_workers else ONE_SOURCE,
+        ceiling=GUESSED if anew.times >= STARTS_SEEN and not anew.by_workers else ONE_SOURCE,
         but={"serial_loading": "the data set ends, and gives no batch", "computing_on_host": "the data set ends"},
         next=(f"look at what {show(start.frame)} leaves out: does any sample pass?",),
         culprits=(Culprit(pid=start.pid, rank=start.rank, tid=start.tid, frame=show(anew.frame)),),
