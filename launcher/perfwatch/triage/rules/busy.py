@@ -17,7 +17,7 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.thresholds import WORKS_BYTES
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
@@ -429,21 +429,23 @@ def _behind(case: Case, chain: Chain) -> Files:
 
 
 def _arrived(case: Case, files: Files) -> int:
-    """Bytes that came there from outside of the job: one of its own processes that answers downloads nothing by that."""
-    return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _from_outside(case, *key))
+    """Bytes that came there from outside of the job, or from a process of its own that sends many: a few are mere answers."""
+    return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _is_source(case, *key))
 
 
 def _trickles(case: Case, files: Files) -> bool:
     """True if what arrives there is as little as what keeps the connections of a store alive."""
-    outside = [key for key in files if _from_outside(case, *key)]
+    outside = [key for key in files if _is_source(case, *key)]
     rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
     return sum(rate or 0.0 for rate in rates) < WORKS_BYTES
 
 
-def _from_outside(case: Case, pid: int, fd: int) -> bool:
+def _is_source(case: Case, pid: int, fd: int) -> bool:
     seen = case.history.latest(Descriptor, pid, fd)
     socket = seen.reading.socket if seen is not None else None
-    return socket is not None and not case.job.members.keys() & socket.peer_pids
+    if socket is None or not case.job.members.keys() & socket.peer_pids:
+        return socket is not None
+    return (case.history.rate(Descriptor, pid, fd, of=received, seconds=LATELY_SECONDS) or 0.0) >= ARRIVING_BYTES
 
 
 def in_time(case: Case, rank: Member, found: Finding) -> Finding:
