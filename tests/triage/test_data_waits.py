@@ -96,13 +96,19 @@ RECEIVE = Wait(call="recvfrom", number=45, kind="recv", fd=6, forever=True)
 SERVER = 720
 
 
-def asks(job: Training, seconds: float, serves: float = 0.01) -> Training:
-    """The training thread waits for a server of the job, answer by answer; the server computes for such a share of the time."""
+def asks(job: Training, seconds: float, serves: float = 0.01, rate: float = 100.0) -> Training:
+    """The training thread waits for a server of the job, answer by answer.
+
+    Args:
+        serves: share of the time that the server computes.
+        rate: bytes that it sends, a second.
+    """
     job.add(
         Process(pid=SERVER, start_ticks=3, parent_pid=PID, name="python", command=("python", "serve.py"), python=True)
     )
-    socket = Socket(family="tcp", state="ESTABLISHED", peer="127.0.0.1:7000", peer_pids=(SERVER,))
     for turn in range(round(seconds / 0.5)):
+        socket = Socket(family="tcp", state="ESTABLISHED", peer="127.0.0.1:7000", peer_pids=(SERVER,),
+                        received_bytes=int(rate * job.history.at))  # fmt: skip
         job.add(Descriptor(pid=PID, fd=6, kind="socket", target="socket:[6]", inode=6, socket=socket))
         job.goes_on(0.5, [(Frame("lookup", TRAIN, 50), Frame("train", TRAIN, 11))], run_share=0.01, wait=RECEIVE)
         at = job.history.at
@@ -133,19 +139,21 @@ def test_a_training_thread_that_asks_a_server_for_its_data_is_starved_by_it(
 
 
 @pytest.mark.parametrize(
-    ("called", "seconds", "said"),
+    ("called", "rate", "seconds", "said"),
     [
-        (("loss.backward", "opt.step"), 60.0, ("slow", "medium")),
-        (("loss.backward", "opt.step"), 15.0, ("inconclusive", "low")),  # it may be a pause between two steps
-        (("rows.append",), 60.0, ("inconclusive", "none")),  # a table that is fetched ahead of training
+        (("loss.backward", "opt.step"), 100.0, 60.0, ("slow", "starved_by_network", "medium")),
+        (("loss.backward", "opt.step"), 1e6, 60.0, ("slow", "starved_by_network", "medium")),
+        (("loss.backward", "opt.step"), 100.0, 15.0, ("inconclusive", None, "low")),  # a pause between two steps?
+        (("rows.append",), 1e6, 60.0, ("busy", "downloading", "certain")),  # a table that is fetched ahead of training
+        (("rows.append",), 100.0, 60.0, ("busy", "waiting_on_work", "medium")),  # mere answers
     ],
 )
 def test_what_is_asked_for_is_for_steps_where_the_loop_around_makes_them(
-    called: tuple[str, ...], seconds: float, said: tuple[str, str]
+    called: tuple[str, ...], rate: float, seconds: float, said: tuple[str, str | None, str]
 ) -> None:
     """None is long enough to be met in a sample."""
     job = Training(card=False)
     job.add(SourceLine(file=TRAIN, line=11, text="x = lookup(keys)", loops=("while",), loop_calls=called))
-    verdict = asks(job, seconds).verdict()
+    verdict = asks(job, seconds, rate=rate).verdict()
 
-    assert (verdict.state, level(verdict.confidence)) == said
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == said
