@@ -96,7 +96,9 @@ RECEIVE = Wait(call="recvfrom", number=45, kind="recv", fd=6, forever=True)
 SERVER = 720
 
 
-def asks(job: Training, seconds: float, serves: float = 0.01, rate: float = 100.0) -> Training:
+def asks(
+    job: Training, seconds: float, serves: float = 0.01, rate: float = 100.0, peers: tuple[int, ...] = (SERVER,)
+) -> Training:
     """The training thread waits for a server of the job, answer by answer.
 
     Args:
@@ -107,7 +109,7 @@ def asks(job: Training, seconds: float, serves: float = 0.01, rate: float = 100.
         Process(pid=SERVER, start_ticks=3, parent_pid=PID, name="python", command=("python", "serve.py"), python=True)
     )
     for turn in range(round(seconds / 0.5)):
-        socket = Socket(family="tcp", state="ESTABLISHED", peer="127.0.0.1:7000", peer_pids=(SERVER,),
+        socket = Socket(family="tcp", state="ESTABLISHED", peer="127.0.0.1:7000", peer_pids=peers,
                         received_bytes=int(rate * job.history.at))  # fmt: skip
         job.add(Descriptor(pid=PID, fd=6, kind="socket", target="socket:[6]", inode=6, socket=socket))
         job.goes_on(0.5, [(Frame("lookup", TRAIN, 50), Frame("train", TRAIN, 11))], run_share=0.01, wait=RECEIVE)
@@ -136,6 +138,20 @@ def test_a_training_thread_that_asks_a_server_for_its_data_is_starved_by_it(
     verdict = job.verdict()
 
     assert (verdict.state, verdict.cause, verdict.culprits[0].frame) == ("slow", cause, culprit)
+
+
+@pytest.mark.parametrize(("sender", "starved"), [(SERVER, True), (PID + 1, False)], ids=["server", "rank"])
+def test_what_comes_from_another_rank_is_no_data_that_is_asked_for(sender: int, starved: bool) -> None:
+    """mpi4py shows no frame of its own: the line of the program receives from a rank, which may be late."""
+    job = Training(card=False)
+    for rank in (0, 1):
+        job.add(Process(pid=PID + rank, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True,
+                        torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
+    for _ in range(8):
+        asks(job.goes_on(0.5, [FORWARD, BACKWARD, OPTIMIZER]).goes_on(0.5, [OPTIMIZER]), 2.0, peers=(sender,))
+    verdict = job.verdict()
+
+    assert ("starved_by_network" in {verdict.cause, *(one.cause for one in verdict.findings)}) is starved
 
 
 @pytest.mark.parametrize(

@@ -261,13 +261,16 @@ def at_a_connection(case: Case, look: r.Thread) -> bool:
         return False
     fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
     files = (case.history.latest(Descriptor, look.pid, fd) for fd in fds)
-    return any(_comes_from_others(file.reading) for file in files if file is not None)
+    return any(_comes_from_others(case, file.reading) for file in files if file is not None)
 
 
-def _comes_from_others(file: Descriptor) -> bool:
-    if file.socket is not None:
-        return file.socket.state == "ESTABLISHED"
-    return file.kind in ("pipe", "fifo") and any(pid != file.pid for pid in file.writers)
+def _comes_from_others(case: Case, file: Descriptor) -> bool:
+    """True if who writes there is no rank and no launcher: what ranks send to each other is no data of theirs."""
+    if file.socket is None:
+        return file.kind in ("pipe", "fifo") and any(pid != file.pid for pid in file.writers)
+    peers = [case.job.members[pid].role for pid in file.socket.peer_pids if pid in case.job.members]
+    known = bool(file.socket.peer_pids) or case.job.covered  # another rank may be on another host
+    return file.socket.state == "ESTABLISHED" and known and not {"rank", "launcher"}.intersection(peers)
 
 
 def _is_answered(case: Case, rank: Member) -> bool:
@@ -277,11 +280,12 @@ def _is_answered(case: Case, rank: Member) -> bool:
 
 
 def _trains_around(case: Case, rank: Member, seen: Profile) -> bool:
-    """True if steps are made of the answers: they are counted or seen between two waits, or a loop around these makes them."""
+    """True if steps are made of the answers: they are counted, or seen, with waits between, or a loop around these makes them."""
     steps, whole = case.progress[rank.pid].steps, case.profile(rank, LATELY_SECONDS)
     if steps is not None and steps.ago_seconds is not None:
         return not steps.is_overdue(LATE_SECONDS, LATE_STEPS)
-    if whole.seen(*STEP_TAGS):
+    waits = {id(one.reading) for one in seen.sights}
+    if whole.seen(*STEP_TAGS) and whole.turns(lambda stack: id(stack) in waits) >= TWICE:
         return True
     lines = (line_of(case.history, frame) for one in seen.sights[-1:] for frame in user_frames(one.reading))
     return any(steps_an_optimizer(line) for line in lines)

@@ -34,7 +34,7 @@ class KernelWaits:
 
 
 def kernel_waits(
-    case: Case, rank: Member, holds: Callable[[Thread], bool], fits: Callable[[Stack], bool] = bool
+    case: Case, rank: Member, holds: Callable[[Thread], bool], fits: Callable[[Stack], bool] = lambda _: True
 ) -> KernelWaits | None:
     """The waits of a rank's training thread for which something holds, at stacks that fit and are of no known work; None if few."""
     tid, seen = case.progress[rank.pid].thread, case.profile(rank, LATELY_SECONDS)
