@@ -127,3 +127,26 @@ def test_a_sleep_is_no_wait_for_a_lock_where_none_is_held_or_the_program_sleeps(
     verdict = at_a_file(NAP, *holders, text=text)
 
     assert "contended_lock" not in {verdict.cause, *(one.cause for one in verdict.findings)}
+
+
+def test_what_a_loop_tries_and_its_rest_when_that_fails_are_one_wait() -> None:
+    """Looks at the thread meet the rest, and samples both: each try sleeps in the library until its own timeout."""
+    job = Training(card=False)
+    job.add(
+        SourceLine(file=TRAIN, line=40, text="db.execute(query)", calls=("db.execute",), loop_lines=(38, 44)),
+        SourceLine(file=TRAIN, line=44, text="time.sleep(0.1)", calls=("time.sleep",), loop_lines=(38, 44),
+                   retried_calls=("db.execute",)),
+    )  # fmt: skip
+    rests = (Frame("merge", TRAIN, 44), Frame("train", TRAIN, 15))
+    for turn in range(12):
+        job.goes_on(0.5, [(FORWARD, BACKWARD, OPTIMIZER)[turn % 3]], writes=1)
+        job.add(Descriptor(pid=PID, fd=5, kind="file", target="/data/runs.db", inode=7, lock_holders=(OTHER,)))
+        at = job.history.at
+        tries = Stack(pid=PID, tid=PID, frames=MERGE, samples=9, span_seconds=0.5, owns_gil=False)
+        job.history.add(at + 0.5, tries)
+        job.history.at = at + 0.8
+        job.goes_on(0.5, [rests], run_share=0.4, wait=NAP, samples=2, writes=1)
+    verdict = job.verdict()
+
+    assert (verdict.state, verdict.cause) == ("slow", "contended_lock")
+    assert verdict.culprits[0].frame == "merge (train.py:40)"

@@ -280,7 +280,7 @@ AWAITED: tuple[Frames, ...] = (
     [
         (FILTERED, ("for", "while"), 20.0, "inconclusive", True),
         (FILTERED, ("for", "while"), PATIENCE + 5.0, "hung", True),
-        (AWAITED, ("for", "while"), PATIENCE + 5.0, "inconclusive", True),  # its workers take long to start
+        (AWAITED, ("for", "while"), PATIENCE + 5.0, "inconclusive", False),  # its workers take long to start
         ((*FILTERED, STEP[0]), ("for", "while"), PATIENCE + 5.0, "slow", False),  # now and then a batch passes
         (FILTERED, ("for", "for"), 20.0, "slow", False),  # after so many epochs it ends
         ((FILTERS,), ("for", "while"), 20.0, "inconclusive", False),  # one epoch may be long

@@ -20,11 +20,10 @@ from perfwatch.triage.graph.claims import (
     terminal,
     timers,
 )
-from perfwatch.triage.graph.model import Activity, Basis, Fate, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.moving.loops import rereads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
-from perfwatch.triage.moving.within import begins_anew
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
 
@@ -87,10 +86,6 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     if node.pid in calls.by_pid and built.starts[node.pid] == task.key:
         collectives.group_call(built, calls, task, node.pid)
         return
-    if built.starts.get(node.pid) == task.key and _gets_no_batch(built, node):
-        why = "the loop may end"
-        task.waits = (Resource(Kind.LOOP, task.key, complete=False, why=why, basis=Basis.TEXT),)
-        return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     polls = kind == "sleep" and rereads(built.history, node)  # reading the same file again is no move
     moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not polls
@@ -120,12 +115,6 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
         alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
         timers.own_deadline(built, task, node, seen, alone)
-
-
-def _gets_no_batch(built: Builder, node: Node) -> bool:
-    """True if a training thread starts its loader again and again: what its workers do comes to nothing."""
-    stands = built.case.progress[node.pid].kind != "moving"
-    return stands and begins_anew(built.history, node.pid, node.tid) is not None
 
 
 def _has_long_deadline(node: Node) -> bool:

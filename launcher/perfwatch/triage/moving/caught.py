@@ -90,15 +90,16 @@ def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, co
 def gets_no_batch(case: Case, cause: Cause, chain: Chain, anew: Anew) -> Outcome:
     """It starts its loader again and again, and no batch comes out of it."""
     begun, start = f"{anew.times} or more times since the last pass", chain.start
-    own = Chain(start, chain.links[:1], (End(kind="python", node=start),), frozenset())  # whatever its workers do
     return hung(
         case,
         cause,
-        own,
+        chain,
         summary=f"the loop at {show(anew.frame)} starts its loader again and again, and gets no batch",
         patience=temporal(case),
         silent=anew.seconds,
-        evidence=_stays(case, own, "comes to the end of its loader, and starts it again", begun, "batches", "batches"),
+        evidence=_stays(
+            case, chain, "comes to the end of its loader, and starts it again", begun, "batches", "batches"
+        ),
         ceiling=GUESSED if anew.times >= STARTS_SEEN and not anew.by_workers else ONE_SOURCE,
         but={"serial_loading": "the data set ends, and gives no batch", "computing_on_host": "the data set ends"},
         next=(f"look at what {show(start.frame)} leaves out: does any sample pass?",),

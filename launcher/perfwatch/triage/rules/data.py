@@ -542,15 +542,15 @@ def worker_respawn(case: Case) -> Outcome:
         gone, size = len(workers) - alive, max(1, alive)
         if gone < size or len(workers) < TWICE * size:
             continue
-        now = case.progress[rank.pid]
-        if now.kind != "moving" and begins_anew(case.history, rank.pid, now.thread) is not None:
-            continue  # of no epoch any step is made
         starts = [_starting(case, worker) for worker in workers]
         lost = sum(one.reading.samples for one in seen.sights if _changes_workers(one, starts)) / seen.samples
         if lost < NOTABLE:
             continue
         frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(WAITING))
         where, sure = f" (at {show(frame)})" if frame else "", max(HIGH, certainty(lost))
+        now = case.progress[rank.pid]
+        if now.kind != "moving" and begins_anew(case.history, rank.pid, now.thread) is not None:
+            sure = MEDIUM  # of no epoch a step was seen
         facts = Facts(workers=len(workers), alive=alive, gone=gone, where=where, seen=seen)
         return slow(case, RESPAWNED, rank, lost, frame=frame, confidence=sure, **facts)
     return None

@@ -14,9 +14,9 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.own_work import rests
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, MUCH, TWICE
-from perfwatch.triage.words.code import retries
+from perfwatch.triage.words.code import line_of, retries
 from perfwatch.triage.words.frames import tags, user_frame
-from perfwatch_probes.readings import Descriptor, Frame, Stack, Thread
+from perfwatch_probes.readings import Descriptor, Frame, SourceLine, Stack, Thread
 
 NEAR_SECONDS = 0.3  # of a look, where a sample belongs to it
 WITHIN = frozenset({"profiler", "ssl", "selector", "file_lock"})  # tags of what only waits, for whichever work
@@ -45,8 +45,12 @@ def kernel_waits(
     at: Counter[Frame] = Counter(frame for one in waiting if (frame := _stood_at(seen, one)) is not None)
     places = {frame for frame, times in at.items() if at.total() >= TWICE and times >= MUCH * len(waiting)}
 
+    lines = [line for one in places if (line := line_of(case.history, one)) is not None and line.retried_calls]
+
     def there(stack: Stack) -> bool:
-        return user_frame(stack) in places and _only_waits(stack) and fits(stack)
+        frame = user_frame(stack)
+        stands = frame in places or any(_is_tried(line_of(case.history, frame), one) for one in lines)
+        return stands and _only_waits(stack) and fits(stack)
 
     frame = seen.top_line(there)
     if frame is None:
@@ -62,6 +66,14 @@ def _stood_at(seen: Profile, look: Seen[Thread]) -> Frame | None:
     ]
     nearest = min(near, key=lambda one: abs(one.at - look.at), default=None)
     return user_frame(nearest.reading) if nearest is not None and _only_waits(nearest.reading) else None
+
+
+def _is_tried(line: SourceLine | None, rest: SourceLine) -> bool:
+    """True if a line is what a loop tries that sleeps at another line when the try has failed."""
+    if line is None or rest.loop_lines is None or line.file != rest.file:
+        return False
+    within = rest.loop_lines[0] <= line.line <= rest.loop_lines[1]
+    return within and not set(rest.retried_calls).isdisjoint(line.calls)
 
 
 def _only_waits(stack: Stack) -> bool:
