@@ -20,6 +20,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.data import Starving, at_a_connection, at_lock, awaits_data, hands_on, starving, turns
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python, takes_a_lock
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
 from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, native_python_share
@@ -418,6 +419,9 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
         return is_in(frame, stack) and works(stack)
 
     frame = seen.top_line(works)
+    locks = (at_file_lock(case, one) for one in case.ranks)
+    if any(locked is not None and locked.waits.frame == frame for locked in locks):
+        return None  # most of it is a wait for who has a file locked
     python = seen.share_where(lambda stack: own_python(case.history, stack) or awaits_a_program(stack))
     kept = keeps_gil(whole, partial(does_other_work, case)) if native is None else native >= NATIVE_SHARE
     apart = is_apart(case, rank, seen, phase)
