@@ -3,7 +3,7 @@
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, bringers, may_own
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, may_own, owners
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
@@ -149,7 +149,7 @@ def waits(history: History, job: Job, node: Node) -> Found:
         others = [other for other in others if "futures_wait" not in other.inner]
     if (polls or any_tag(node.inner, "thread_join", "futures_wait")) and (joined := worked_for(others)):
         return led_to(joined)
-    if not native and what != A_LOCK and (known := bringers(history, node, others)):
+    if not native and what != A_LOCK and (known := owners(history, node, what, others)):
         return f"{what}, from thread {known[0].name or known[0].tid}", tuple(known), None
     unsure = False
     if what == A_LOCK and not native:
