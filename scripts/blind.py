@@ -14,29 +14,25 @@ import re
 import statistics
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from queue import SimpleQueue
 
 import msgspec
 
+from perfwatch.drills.drill import Drill
 from perfwatch.errors import SessionUnreadable
-from perfwatch.gauntlet import asking
-from perfwatch.gauntlet.conditions import LOOK_SECONDS, Conditions
-from perfwatch.gauntlet.program import Program
+from perfwatch.gauntlet import rows
+from perfwatch.gauntlet.attempt import Attempt, run_at_once, run_attempt
+from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.recording.recording import load
 from perfwatch.report.console import console
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Level, Verdict
 
-ROWS = "rows.jsonl"
-ONSET = re.compile(rb"^ONSET\s*$", re.MULTILINE)
-ONSET_SECONDS = 180.0
 ROUNDING_SECONDS = 0.01  # of the moment of a verdict, as it is written
 FUNCTION = re.compile(r"([\w<>]+)(?= \()|rank (\d+)")
-CALLED_HUNG = ("hung",)
+CALLED_HUNG, ANY = ("hung",), ("any",)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     seconds: float = 0.0  # from the attach to the verdict
     fault: str | None = None
+    session: str = ""
 
     @property
     def state_right(self) -> bool:
@@ -69,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def cause_right(self) -> bool:
         """So are state and cause."""
         causes = self.answer.causes
-        return self.state_right and self.verdict is not None and (causes == ("any",) or self.verdict.cause in causes)
+        return self.state_right and self.verdict is not None and (causes == ANY or self.verdict.cause in causes)
 
     @property
     def blame_right(self) -> bool | None:
@@ -102,20 +99,18 @@ def main() -> int:
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if options.again:
-        rows = [judged_again(folder, row) for row in loaded(folder)]
-        for row in rows:
+        again = [judged_again(folder, row) for row in rows.load_as(folder, Row)]
+        for row in again:
             say(row)
-        return report(rows)
+        return report(again)
     if not options.tables:
-        done = {(row.name, row.late_seconds) for row in loaded(folder)}
+        done = {(row.name, row.late_seconds) for row in rows.load_as(folder, Row)}
         wanted = [one for one in options.programs if (one.stem, options.late) not in done]
         conditions = Conditions(folder=folder, late_seconds=options.late, limit_seconds=150.0)
-        with (folder / ROWS).open("ab") as file:
-            for row in run(wanted, conditions, options.jobs, options.cards):
-                file.write(msgspec.json.encode(row) + b"\n")
-                file.flush()
-                say(row)
-    return report(loaded(folder))
+        for row in run(wanted, conditions, options.jobs, options.cards):
+            rows.append(folder, row)
+            say(row)
+    return report(rows.load_as(folder, Row))
 
 
 def answer_of(program: Path) -> Answer:
@@ -136,88 +131,79 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in text.split(","))
 
 
+class Cards:
+    """The cards that programs may use; who needs one, or both, waits until they are free."""
+
+    def __init__(self, count: int) -> None:
+        self._free, self._changed = list(range(count)), threading.Condition()
+
+    @contextmanager
+    def taken(self, count: int) -> Iterator[list[int]]:
+        """So many cards, by their numbers."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._free) >= count)
+            held, self._free = self._free[:count], self._free[count:]
+        try:
+            yield held
+        finally:
+            with self._changed:
+                self._free = sorted((*self._free, *held))
+                self._changed.notify_all()
+
+
 def run(programs: Iterable[Path], conditions: Conditions, jobs: int, cards: int) -> Iterator[Row]:
-    """Those that need both cards come one after the other, then those that need one, a card each; the others beside them."""
+    """Those that need both cards come first, then those that need one; the others beside them, so many at a time."""
     answers = {one: answer_of(one) for one in programs}
-    free: SimpleQueue[int] = SimpleQueue()
-    for card in range(cards):
-        free.put(card)
-    interrupted = threading.Event()
+    todo = sorted(
+        (one for one, answer in answers.items() if answer.cards <= cards), key=lambda one: -answers[one].cards
+    )
+    free, beside, interrupted = Cards(cards), threading.BoundedSemaphore(jobs), threading.Event()
 
-    def both() -> list[Row]:
-        return [
-            one_program(one, answer, conditions, interrupted) for one, answer in answers.items() if answer.cards > 1
-        ]
+    def one(program: Path) -> Row:
+        answer = answers[program]
+        with free.taken(answer.cards) as held, nullcontext() if answer.cards else beside:
+            return one_program(program, answer, conditions, interrupted, held)
 
-    def on_a_card(program: Path) -> Row:
-        card = free.get()
-        try:
-            return one_program(program, answers[program], conditions, interrupted, card)
-        finally:
-            free.put(card)
-
-    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(max(cards, 1)) as carded:
-        futures = [
-            pool.submit(one_program, one, answer, conditions, interrupted)
-            for one, answer in answers.items()
-            if not answer.cards
-        ]
-        try:
-            if cards > 1:
-                yield from carded.submit(both).result()
-            on_one = [one for one, answer in answers.items() if answer.cards == 1] if cards else []
-            futures += [carded.submit(on_a_card, one) for one in on_one]
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            interrupted.set()
-            pool.shutdown(cancel_futures=True)
+    yield from run_at_once(todo, one, len(todo), interrupted)
 
 
 def one_program(
-    program: Path, answer: Answer, conditions: Conditions, interrupted: threading.Event, card: int | None = None
+    program: Path, answer: Answer, conditions: Conditions, interrupted: threading.Event, cards: Sequence[int]
 ) -> Row:
-    """Start it, wait for its onset, attach, and end it."""
-    row = Row(name=program.stem, late_seconds=conditions.late_seconds, answer=answer)
-    folder = conditions.folder / f"{program.stem}-{conditions.late_seconds:g}"
-    folder.mkdir(parents=True, exist_ok=True)
-    start = [
-        "env",
-        "PYTHONUNBUFFERED=1",
-        *([] if card is None else [f"CUDA_VISIBLE_DEVICES={card}"]),
-        conditions.python,
-    ]
-    if answer.ranks > 1:
-        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(answer.ranks)]
-    with Program([*start, str(program.absolute())], folder) as running:
-        begun = time.monotonic()
-        while not ONSET.search((folder / "output.txt").read_bytes()):
-            late = time.monotonic() - begun > ONSET_SECONDS
-            if late or interrupted.is_set() or running.ended(LOOK_SECONDS):
-                if ONSET.search((folder / "output.txt").read_bytes()):
-                    break
-                return msgspec.structs.replace(row, fault=f"broken: no onset\n{running.last_words()}")
-        if interrupted.wait(conditions.late_seconds):
-            return msgspec.structs.replace(row, fault="interrupted")
-        said = asking.attach(conditions, running.pid, folder / "session", interrupted.is_set)
-    return msgspec.structs.replace(row, verdict=said.verdict, seconds=said.seconds, fault=said.fault)
+    """Run it as a drill of the gauntlet is run, with what it says about itself as the right answer."""
+    drill = Drill(
+        name=program.stem,
+        program=str(program.absolute()),
+        summary="",
+        state=answer.states[0],
+        causes=() if answer.causes == ANY else answer.causes,
+        ranks=answer.ranks,
+    )
+    environment = [("PYTHONUNBUFFERED", "1")]
+    if len(cards) == 1:
+        environment.append(("CUDA_VISIBLE_DEVICES", str(cards[0])))
+    attempt = Attempt(drill, "", 0, tuple(environment), prints_onset=True)
+    done, verdict = run_attempt(attempt, conditions, interrupted.is_set)
+    return Row(
+        name=program.stem,
+        late_seconds=conditions.late_seconds,
+        answer=answer,
+        verdict=verdict,
+        seconds=done.seconds or 0.0,
+        fault=f"broken: {done.broken}" if done.broken else done.fault,
+        session=done.session,
+    )
 
 
 def judged_again(folder: Path, row: Row) -> Row:
     """The row as it would be with the rules of now, judged when the live verdict was given."""
     try:
-        recording = load(folder / f"{row.name}-{row.late_seconds:g}" / "session")
+        recording = load(Path(row.session) if row.session else folder / f"{row.name}-{row.late_seconds:g}" / "session")
     except SessionUnreadable:
         return row
     decided = None if row.verdict is None else row.verdict.timeline.decided
     at = recording.end if decided is None or row.abstained else decided + ROUNDING_SECONDS
     return msgspec.structs.replace(row, verdict=diagnose(recording.until(at), at))
-
-
-def loaded(folder: Path) -> list[Row]:
-    """The rows that are there; a torn last line is left out."""
-    lines = (folder / ROWS).read_bytes().splitlines(keepends=True) if (folder / ROWS).exists() else []
-    return [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"\n")]
 
 
 def say(row: Row) -> None:
@@ -244,15 +230,15 @@ def say(row: Row) -> None:
     )
 
 
-def report(rows: Sequence[Row]) -> int:
+def report(done: Sequence[Row]) -> int:
     """Print the score: state, cause, culprit, time, false hangs, and how often each level of confidence was right."""
-    counted = [row for row in rows if not (row.fault or "").startswith("broken")]
+    counted = [row for row in done if not (row.fault or "").startswith("broken")]
     blamed = [row for row in counted if row.blame_right is not None]
     false = [row.name for row in counted if _said(row) == "hung" and "hung" not in row.answer.states]
     missed = [row.name for row in counted if row.answer.states == CALLED_HUNG and _said(row) != "hung"]
     wrong = [row for row in counted if not row.state_right and not row.abstained]
     sure = [row.name for row in wrong if row.verdict is not None and row.verdict.confidence >= Level.HIGH]
-    print(f"\n{len(counted)} programs, {len(rows) - len(counted)} broken")
+    print(f"\n{len(counted)} programs, {len(done) - len(counted)} broken")
     print(
         f"state {sum(row.state_right for row in counted)}, cause {sum(row.cause_right for row in counted)}, "
         f"culprit {sum(row.blame_right is True for row in blamed)} of {len(blamed)}; "

@@ -178,6 +178,10 @@ class StackFailure(Reading, frozen=True, kw_only=True):
 
 APPEARS, GOES = "appears", "goes"  # a file that a loop tests for, until the loop ends
 FLAG, COUNT, FINITE, VALUE = "flag", "count", "finite", "value"  # what a loop tests before a call
+PERTURBED, GATHERED = (
+    "perturbed",
+    "gathered",
+)  # what a loop does: it tries parameters out, or only adds up their gradients
 DROPPED, FILLED = "dropped", "filled"  # what a statement gets: nobody looks at it, or it is written to and handed on
 # Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FILE_TESTS = frozenset(
@@ -225,6 +229,10 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     passes_if: tuple[str, ...] = ()
     steps_if: tuple[str, ...] = ()
     result: str = ""  # what becomes in that loop of what the innermost statement on the line gets, where it is not used
+    parameters: str = (
+        ""  # what that loop, and the functions of the file that it calls, do with a model's (``PERTURBED`` ...)
+    )
+    traces: bool = False  # its function is one for ``sys.settrace``: it is given a frame, an event and a value, and looks at the frame
 
 
 class NativeProfile(Reading, frozen=True, kw_only=True):

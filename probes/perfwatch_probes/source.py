@@ -27,6 +27,7 @@ from perfwatch_probes.loop_kinds import (
     only_tests,
 )
 from perfwatch_probes.loop_tests import tests_before
+from perfwatch_probes.parameters import parameters_in
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import FILE_TESTS, GIVING, SourceLine
 
@@ -38,6 +39,7 @@ LONGEST_FILE, MOST_FILES = 120, 4
 _FILE_NAME = re.compile(r"(?!.*//)[^\s:?&=%{}]*(/[^\s:?&=%{}]+|\w\.[A-Za-z]\w{0,7})")
 # What a container raises that has nothing, or no room: ``deque.popleft``, ``dict.popitem``, ``queue.get_nowait``.
 _ABSENCES = frozenset("IndexError KeyError LookupError StopIteration Empty Full QueueEmpty QueueFull".split())
+_OF_A_FRAME = frozenset("f_back f_builtins f_code f_globals f_lasti f_lineno f_locals f_trace".split())
 _TELLING = frozenset("print log debug info warning error exception".split())
 
 _With = ast.With | ast.AsyncWith
@@ -131,6 +133,8 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         passes_if=tests_before(loop, "backward", line) if loop is not None else (),
         steps_if=tests_before(loop, "step", line) if loop is not None else (),
         result=result_of(loop, line) if loop is not None else "",
+        parameters=_parameters(tree, loops),
+        traces=_is_traced_with(scope),
     )
 
 
@@ -201,9 +205,33 @@ def _files(loop: "Loop") -> tuple[str, ...]:
 
 def _with_helpers(tree: ast.AST, calls: tuple[str, ...]) -> tuple[str, ...]:
     """These calls, and those that the functions of the same file among them make."""
+    called = (name for function in _helpers(tree, calls) for name in _called(function))
+    return tuple(dict.fromkeys([*calls, *called]))
+
+
+def _helpers(tree: ast.AST, calls: tuple[str, ...]) -> list[ast.FunctionDef]:
+    """The functions of the same file among these calls."""
     wanted = {name.rpartition(".")[2] for name in calls}
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted)
-    return tuple(dict.fromkeys([*calls, *(name for function in functions for name in _called(function))]))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted]
+
+
+def _parameters(tree: ast.AST, loops: Sequence[Loop]) -> str:
+    """What the innermost loop does with parameters, as a part of the outermost one of its function."""
+    if not loops:
+        return ""
+    inner, whole = ([one, *_helpers(tree, _called(one))] for one in (loops[0], loops[-1]))
+    return parameters_in(inner, whole)
+
+
+def _is_traced_with(scope: ast.AST) -> bool:
+    """True for a function of three arguments, but for ``self``, that looks at attributes of a frame in the first."""
+    if not isinstance(scope, ast.FunctionDef):
+        return False
+    given = [one.arg for one in (*scope.args.posonlyargs, *scope.args.args) if one.arg not in ("self", "cls")]
+    return len(given) == 3 and any(
+        isinstance(node, ast.Attribute) and node.attr in _OF_A_FRAME and dotted(node.value) == given[0]
+        for node in ast.walk(scope)
+    )
 
 
 def _retried(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:

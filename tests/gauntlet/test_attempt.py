@@ -87,6 +87,20 @@ def test_a_right_answer_makes_a_right_row_and_leaves_no_process(tmp_path: Path, 
     assert alive_with(Path(row.session).parent / "onset") == []
 
 
+def test_a_program_that_knows_nothing_of_drills_says_its_onset_on_a_line_of_its_output(
+    tmp_path: Path, drill: Drill
+) -> None:
+    """It is given no strength, and the variables that were asked for."""
+    says = "print(sys.argv[1:], os.environ['CARD'], 'no ONSET', flush=True); print('ONSET', flush=True)"
+    Path(drill.program).write_text(f"import os, sys, time; {says}; time.sleep(1000)")
+    attempt = Attempt(drill, "", 0, environment=(("CARD", "1"),), prints_onset=True)
+    row, said = run_attempt(attempt, conditions(tmp_path, as_json(verdict())))
+
+    assert said is not None
+    assert row.right
+    assert (Path(row.session).parent / "output.txt").read_text().startswith("[] 1 no ONSET")
+
+
 def test_an_answer_that_is_no_verdict_is_a_fault(tmp_path: Path, drill: Drill) -> None:
     """The row says what was wrong and counts against perfwatch."""
     row, _ = run_attempt(Attempt(drill, "loud", 0), conditions(tmp_path, "Traceback ..."))

@@ -8,7 +8,7 @@ import pytest
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.guest import Recorded
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.readings import SourceLine
+from perfwatch_probes.readings import GATHERED, PERTURBED, SourceLine
 from perfwatch_probes.source import SourceProbe, describe
 
 PROGRAM = """\
@@ -351,3 +351,88 @@ def test_lines_may_end_as_elsewhere(ending: str) -> None:
     reading = describe(f"import time{ending}time.sleep(1){ending}", "/t.py", 2)
 
     assert (reading.text, reading.calls) == ("time.sleep(1)", ("time.sleep",))
+
+
+SUMS = """
+def importance(model, loader):
+    total = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+    for x, y in loader:
+        model.zero_grad()
+        loss(model(x), y).backward()
+        for n, p in model.named_parameters():
+            USED
+    return total
+"""
+TRIES = """
+def search(policy, centre, scores):
+    for k in range(16):
+        DRAWN
+        for sign in (1, -1):
+            WRITES
+            scores.append(play(policy))
+
+def write(policy, values):
+    for p in policy.parameters():
+        p.data.copy_(values)
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "parameters"),
+    [
+        ("total[n] += p.grad ** 2", GATHERED),
+        ("total[n].addcmul_(p.grad, p.grad)", GATHERED),
+        ("p.data -= 0.1 * p.grad", ""),  # it trains, by hand
+        ("p.sub_(0.1 * p.grad)", ""),
+        ("total[n] = p - 0.1 * p.grad", ""),  # it may
+        ("total[n] = dist.all_reduce(p.grad)", ""),  # the update may be elsewhere
+        ("apply_gradient(p, total.append(p.grad))", ""),
+        ("total[n] += p ** 2", ""),
+    ],
+)
+def test_a_loop_that_only_adds_gradients_up_is_told_from_one_that_may_make_updates_of_them(
+    used: str, parameters: str
+) -> None:
+    """Nothing else tells the Fisher information from training without an optimizer of torch's."""
+    assert describe(SUMS.replace("USED", used), "/t.py", 6).parameters == parameters
+
+
+def test_gradients_that_a_loop_around_uses_are_no_mere_sum() -> None:
+    """They are accumulated over the parts of a batch."""
+    text = SUMS.replace("USED", "total[n] += p.grad").replace("    for x, y", "    for step in steps:\n     for x, y")
+    text = text.replace("    return total", "     optimizer.step()")
+
+    assert describe(text, "/t.py", 7).parameters == ""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "writes", "parameters"),
+    [
+        ("noise = torch.randn(9)", "vector_to_parameters(centre + sign * noise, policy.parameters())", PERTURBED),
+        ("noise = rng.standard_normal(9)", "write(policy, centre + sign * noise)", PERTURBED),
+        ("noise = levels[k]", "write(policy, centre * noise)", ""),  # how much a model bears is measured so
+        ("noise = torch.randn(9)", "policy.eval()", ""),
+        ("score(noise=torch.randn(9)).backward()", "write(policy, centre)", ""),
+    ],
+)
+def test_a_loop_that_writes_noise_into_parameters_tries_them_out(drawn: str, writes: str, parameters: str) -> None:
+    """Evolution strategies make no gradients."""
+    text = TRIES.replace("DRAWN", drawn).replace("WRITES", writes)
+
+    assert describe(text, "/t.py", 7).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "traces"),
+    [
+        ("def look(frame, event, arg):", "seen.append(frame.f_lineno)", True),
+        ("def look(self, where, what, value):", "self.seen.append(where.f_code)", True),
+        ("def look(frame, event, arg):", "seen.append(frame.mean())", False),  # of a video
+        ("def look(frame):", "seen.append(frame.f_lineno)", False),
+    ],
+)
+def test_a_function_for_tracing_is_told_by_its_three_arguments_and_what_it_asks_of_the_first(
+    head: str, body: str, traces: bool
+) -> None:
+    """As ``sys.settrace`` has it."""
+    assert describe(f"{head}\n    {body}\n", "/t.py", 2).traces is traces

@@ -10,8 +10,9 @@ from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording.recording import Record
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Finding, Verdict
-from perfwatch_probes.readings import Frame, Reading, SourceLine, Stack, Thread
+from perfwatch_probes.readings import Descriptor, Frame, Reading, SourceLine, Stack, Thread, Wait
 from tests.recorded import RECORDINGS, load_case
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 
 CASES = RECORDINGS / "contended_lock" / "fires"
 RESTS = CASES / "holder_rests"
@@ -88,3 +89,64 @@ def test_who_naps_in_a_loop_that_acquires_the_lock_is_blamed_and_not_who_compute
 
     assert [one.tid for one in by_calls.culprits] == [one.tid for one in within.culprits]
     assert by_calls.confidence <= within.confidence
+
+
+FLOCK = Wait(call="flock", number=73, kind="lock", fd=5, forever=True)
+NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.02)
+MERGE = (Frame("merge", TRAIN, 40), Frame("train", TRAIN, 15))
+OTHER = 9003
+
+
+def at_a_file(wait: Wait, *holders: int, text: str = "db.execute(query)") -> Verdict:
+    """Of a training that waits half of the time at a line, while these have a file of it locked."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=40, text=text, calls=(text.partition("(")[0],)))
+    for turn in range(20):
+        job.goes_on(0.5, [(FORWARD, BACKWARD, OPTIMIZER)[turn % 3]], writes=1)
+        file = Descriptor(pid=PID, fd=5, kind="file", target="/data/runs.db", inode=7, lock_holders=holders)
+        job.add(file)
+        job.goes_on(0.5, [MERGE], run_share=0.4, wait=wait, writes=1)
+    return job.verdict()
+
+
+@pytest.mark.parametrize("wait", [FLOCK, NAP])
+def test_a_training_thread_that_waits_for_a_lock_on_a_file_is_kept_by_its_holder(wait: Wait) -> None:
+    """In the kernel, or, as sqlite does, in sleeps between two tries: then nothing is written."""
+    verdict = at_a_file(wait, OTHER)
+
+    assert (verdict.state, verdict.cause) == ("slow", "contended_lock")
+    assert (verdict.culprits[0].frame, str(OTHER) in verdict.summary) == ("merge (train.py:40)", True)
+    assert "slow_output" not in {one.cause for one in verdict.findings}
+
+
+@pytest.mark.parametrize(("holders", "text"), [((), "db.execute(query)"), ((OTHER,), "time.sleep(pause)")])
+def test_a_sleep_is_no_wait_for_a_lock_where_none_is_held_or_the_program_sleeps(
+    holders: tuple[int, ...], text: str
+) -> None:
+    """A pause of the program's own says nothing of a file that happens to be locked."""
+    verdict = at_a_file(NAP, *holders, text=text)
+
+    assert "contended_lock" not in {verdict.cause, *(one.cause for one in verdict.findings)}
+
+
+def test_what_a_loop_tries_and_its_rest_when_that_fails_are_one_wait() -> None:
+    """Looks at the thread meet the rest, and samples both: each try sleeps in the library until its own timeout."""
+    job = Training(card=False)
+    job.add(
+        SourceLine(file=TRAIN, line=40, text="db.execute(query)", calls=("db.execute",), loop_lines=(38, 44)),
+        SourceLine(file=TRAIN, line=44, text="time.sleep(0.1)", calls=("time.sleep",), loop_lines=(38, 44),
+                   retried_calls=("db.execute",)),
+    )  # fmt: skip
+    rests = (Frame("merge", TRAIN, 44), Frame("train", TRAIN, 15))
+    for turn in range(12):
+        job.goes_on(0.5, [(FORWARD, BACKWARD, OPTIMIZER)[turn % 3]], writes=1)
+        job.add(Descriptor(pid=PID, fd=5, kind="file", target="/data/runs.db", inode=7, lock_holders=(OTHER,)))
+        at = job.history.at
+        tries = Stack(pid=PID, tid=PID, frames=MERGE, samples=9, span_seconds=0.5, owns_gil=False)
+        job.history.add(at + 0.5, tries)
+        job.history.at = at + 0.8
+        job.goes_on(0.5, [rests], run_share=0.4, wait=NAP, samples=2, writes=1)
+    verdict = job.verdict()
+
+    assert (verdict.state, verdict.cause) == ("slow", "contended_lock")
+    assert verdict.culprits[0].frame == "merge (train.py:40)"

@@ -3,8 +3,8 @@
 import pytest
 
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Frame, Process, SourceLine, Stack, Thread, Wait
-from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
+from perfwatch_probes.readings import Descriptor, Frame, Process, Socket, SourceLine, Stack, Thread, Wait
+from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training, level
 
 LOADER = f"{TORCH}/utils/data"
 WAITS = Frame("_try_get_data", f"{LOADER}/dataloader.py", 1275)
@@ -90,3 +90,86 @@ def test_what_happens_between_two_records_of_stacks_is_no_part_of_a_wait(watched
         work(job, 60 + int(began) % 3)
 
     assert job.verdict().cause == cause
+
+
+RECEIVE = Wait(call="recvfrom", number=45, kind="recv", fd=6, forever=True)
+SERVER = 720
+
+
+def asks(
+    job: Training, seconds: float, serves: float = 0.01, rate: float = 100.0, peers: tuple[int, ...] = (SERVER,)
+) -> Training:
+    """The training thread waits for a server of the job, answer by answer.
+
+    Args:
+        serves: share of the time that the server computes.
+        rate: bytes that it sends, a second.
+    """
+    job.add(
+        Process(pid=SERVER, start_ticks=3, parent_pid=PID, name="python", command=("python", "serve.py"), python=True)
+    )
+    for turn in range(round(seconds / 0.5)):
+        socket = Socket(family="tcp", state="ESTABLISHED", peer="127.0.0.1:7000", peer_pids=peers,
+                        received_bytes=int(rate * job.history.at))  # fmt: skip
+        job.add(Descriptor(pid=PID, fd=6, kind="socket", target="socket:[6]", inode=6, socket=socket))
+        job.goes_on(0.5, [(Frame("lookup", TRAIN, 50), Frame("train", TRAIN, 11))], run_share=0.01, wait=RECEIVE)
+        at = job.history.at
+        job.add(
+            Thread(pid=PID, tid=PID, name="python", state="S", cpu_seconds=at / 100, run_seconds=at / 100, wait=RECEIVE,
+                   voluntary_switches=20 * turn, ran_ago_seconds=0.01, read_calls=0, write_calls=0),
+            Thread(pid=SERVER, tid=SERVER, name="python", state="S", cpu_seconds=at * serves, run_seconds=at * serves,
+                   voluntary_switches=20 * turn, ran_ago_seconds=0.01),
+            Stack(pid=SERVER, tid=SERVER, frames=(Frame("serve", "/app/serve.py", 9),), samples=5, span_seconds=0.4),
+        )  # fmt: skip
+    return job
+
+
+@pytest.mark.parametrize(
+    ("serves", "cause", "culprit"),
+    [(0.01, "starved_by_network", "lookup (train.py:50)"), (0.9, "starved_by_transforms", "serve (serve.py:9)")],
+)
+def test_a_training_thread_that_asks_a_server_for_its_data_is_starved_by_it(
+    serves: float, cause: str, culprit: str
+) -> None:
+    """By the way there, or by what the server computes for each answer."""
+    job = Training(card=False)
+    for _ in range(8):
+        asks(job.goes_on(0.5, [FORWARD, BACKWARD, OPTIMIZER]).goes_on(0.5, [OPTIMIZER]), 2.0, serves)
+    verdict = job.verdict()
+
+    assert (verdict.state, verdict.cause, verdict.culprits[0].frame) == ("slow", cause, culprit)
+
+
+@pytest.mark.parametrize(("sender", "starved"), [(SERVER, True), (PID + 1, False)], ids=["server", "rank"])
+def test_what_comes_from_another_rank_is_no_data_that_is_asked_for(sender: int, starved: bool) -> None:
+    """mpi4py shows no frame of its own: the line of the program receives from a rank, which may be late."""
+    job = Training(card=False)
+    for rank in (0, 1):
+        job.add(Process(pid=PID + rank, start_ticks=1, parent_pid=1, name="python", command=("python",), python=True,
+                        torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
+    for _ in range(8):
+        asks(job.goes_on(0.5, [FORWARD, BACKWARD, OPTIMIZER]).goes_on(0.5, [OPTIMIZER]), 2.0, peers=(sender,))
+    verdict = job.verdict()
+
+    assert ("starved_by_network" in {verdict.cause, *(one.cause for one in verdict.findings)}) is starved
+
+
+@pytest.mark.parametrize(
+    ("called", "rate", "seconds", "said"),
+    [
+        (("loss.backward", "opt.step"), 100.0, 60.0, ("slow", "starved_by_network", "medium")),
+        (("loss.backward", "opt.step"), 1e6, 60.0, ("slow", "starved_by_network", "medium")),
+        (("loss.backward", "opt.step"), 100.0, 15.0, ("inconclusive", None, "low")),  # a pause between two steps?
+        (("rows.append",), 1e6, 60.0, ("busy", "downloading", "certain")),  # a table that is fetched ahead of training
+        (("rows.append",), 100.0, 60.0, ("busy", "waiting_on_work", "medium")),  # mere answers
+    ],
+)
+def test_what_is_asked_for_is_for_steps_where_the_loop_around_makes_them(
+    called: tuple[str, ...], rate: float, seconds: float, said: tuple[str, str | None, str]
+) -> None:
+    """None is long enough to be met in a sample."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=11, text="x = lookup(keys)", loops=("while",), loop_calls=called))
+    verdict = asks(job, seconds, rate=rate).verdict()
+
+    assert (verdict.state, verdict.cause, level(verdict.confidence)) == said

@@ -143,6 +143,33 @@ def test_who_is_met_in_the_midst_of_a_look_has_not_gone_on(line: int, loop_calls
     assert judged(history, end).state == state
 
 
+PARSES = (Frame("load", "/usr/lib/python3.11/json/__init__.py", 293), Frame("await_shard", TRAIN, 30), MODULE)
+SLEEPS = (Frame("await_shard", TRAIN, 33), MODULE)
+
+
+@pytest.mark.parametrize(
+    ("calls", "seconds", "state"),
+    [
+        (("open", "json.load", "time.sleep"), 20.0, "inconclusive"),
+        (("open", "json.load", "time.sleep"), 66.0, "hung"),
+        (("open", "json.load", "time.sleep", "rows.append"), 66.0, "inconclusive"),  # it gathers something
+    ],
+)
+def test_a_loop_that_reads_a_file_anew_in_each_turn_polls_it_however_long_it_parses(
+    calls: tuple[str, ...], seconds: float, state: str
+) -> None:
+    """What it reads is the same each time, and its CPU time is no work; it is suspected at once, in a sleep as in a parse."""
+    history, end = job(1, trained=False), BEGAN + seconds
+    for line, called in ((30, ("open", "json.load")), (33, ("time.sleep",))):
+        history.add(BEGAN, SourceLine(file=TRAIN, line=line, text="", calls=called, loop_calls=calls, loops=("while",)))
+    runs(history, FIRST, (PARSES, SLEEPS), BEGAN, end, share=0.4, wait=NAP, calls_per_second=4.0)
+    verdict = judged(history, end)
+
+    suspected = verdict.suspect is not None and verdict.suspect.cause == "endless_python"
+    assert verdict.state == state
+    assert suspected is (state == "inconclusive" and "rows.append" not in calls)
+
+
 @pytest.mark.parametrize(
     ("trained", "paused", "waited", "state"),
     [

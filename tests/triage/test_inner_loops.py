@@ -263,3 +263,40 @@ def test_who_computes_there_gets_five_times_the_patience_where_nobody_knows_how_
     for at in looks(STOPPED, late + 2):
         history.add(at + 0.001, Stack(pid=FIRST, tid=FIRST, frames=ROUTES[0], owns_gil=False))
     assert judged(history, late).state == state
+
+
+EPOCHS = (Frame("endless", TRAIN, 50), Frame("step", TRAIN, 10), MODULE)
+FILTERS = (Frame("__iter__", PAIRS, 21), *IN_FETCH[:3], *EPOCHS)
+STARTS_LOADER = (Frame("_get_iterator", TORCH + "utils/data/dataloader.py", 430), *EPOCHS)
+FILTERED: tuple[Frames, ...] = (*[FILTERS] * 9, STARTS_LOADER)
+AWAITED: tuple[Frames, ...] = (
+    *[(Frame("_try_get_data", TORCH + "utils/data/dataloader.py", 1275), *EPOCHS)] * 9,
+    STARTS_LOADER,
+)
+
+
+@pytest.mark.parametrize(
+    ("turn", "loops", "seconds", "state", "told"),
+    [
+        (FILTERED, ("for", "while"), 20.0, "inconclusive", True),
+        (FILTERED, ("for", "while"), PATIENCE + 5.0, "hung", True),
+        (AWAITED, ("for", "while"), PATIENCE + 5.0, "inconclusive", False),  # its workers take long to start
+        ((*FILTERED, STEP[0]), ("for", "while"), PATIENCE + 5.0, "slow", False),  # now and then a batch passes
+        (FILTERED, ("for", "for"), 20.0, "slow", False),  # after so many epochs it ends
+        ((FILTERS,), ("for", "while"), 20.0, "inconclusive", False),  # one epoch may be long
+    ],
+)
+def test_a_loader_that_is_started_again_and_again_and_gives_no_batch_is_a_hang(
+    turn: tuple[Frames, ...], loops: tuple[str, ...], seconds: float, state: str, told: bool
+) -> None:
+    """A filter that rejects every sample looks like slow loading; it is suspected with a countdown until then."""
+    history = job(1, trained=False)
+    history.add(0.0, SourceLine(file=TRAIN, line=50, text="for batch in loader:", loops=loops, hands_out=True))
+    history.add(0.0, SourceLine(file=PAIRS, line=21, text="x = read()", loops=("for",), hands_out=True))
+    runs(history, FIRST, STEP, BEGAN, STOPPED)
+    runs(history, FIRST, turn, STOPPED, STOPPED + seconds)
+    verdict = judged(history, STOPPED + seconds)
+
+    suspect = verdict.suspect.cause if verdict.suspect is not None else None
+    assert verdict.state == state
+    assert ("endless_python" in (verdict.cause, suspect)) is told

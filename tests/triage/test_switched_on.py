@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Frame, GpuProcess
+from perfwatch_probes.readings import Frame, GpuProcess, SourceLine
 from tests.cards import UUID
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
@@ -90,3 +90,24 @@ def test_memory_that_falls_for_a_reason_that_nobody_sees_is_less_sure_to_be_a_th
 
     assert unseen.cause == full.cause == "allocator_thrash"
     assert unseen.confidence < full.confidence
+
+
+LOOK = Frame("look", TRAIN, 70)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "told"),
+    [("y = x + h", (), True), ("look(frame, event, 0)", ("look",), False)],
+)
+def test_a_trace_function_is_on_if_the_interpreter_calls_it_and_no_line_does(
+    text: str, calls: tuple[str, ...], told: bool
+) -> None:
+    """A handler of a program's own may have the same arguments."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=70, text="seen.append(frame.f_lineno)", traces=True))
+    for line in (12, 13, 14):
+        job.add(SourceLine(file=TRAIN, line=line, text=text, calls=calls))
+    traced = [(LOOK, Frame(name, TRAIN, line)) for name, line in (("cell", 12), ("unroll", 13), ("train", 14))]
+    verdict = job.goes_on(20.0, [FORWARD, BACKWARD, OPTIMIZER, *traced]).verdict()
+
+    assert ((verdict.state, verdict.cause) == ("slow", "debug_apis_on")) is told

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from perfwatch.gauntlet.program import BrokenDrillError, Program, command_of
 from perfwatch.gauntlet.score import Row
 from perfwatch.verdict import Verdict
 
+Todo = TypeVar("Todo")
+Done = TypeVar("Done")
 ONSET_SECONDS = 180.0  # importing torch and a torchrun rendezvous on a loaded machine
 CALM_SECONDS = 20.0  # under ``run`` silence is an answer: a drill that is not accused for so long is judged then
 
@@ -29,8 +32,10 @@ class Attempt:
     """One drill, once."""
 
     drill: Drill
-    strength: str
+    strength: str  # "": the program takes none
     repeat: int
+    environment: tuple[tuple[str, str], ...] = ()  # besides our own
+    prints_onset: bool = False  # on a line of its output: it is no drill of ours
 
 
 def plan(drills: Iterable[Drill], repeat: int, strengths: Collection[str] = ()) -> list[Attempt]:
@@ -81,7 +86,7 @@ def run_attempt(
         command = asking.run_command(conditions, session, command)
     if say:
         say(f"{drill.name} ({attempt.strength}): {drill.summary}\n$ {shlex.join(command)} &")
-    with Program(command, folder) as program:
+    with Program(command, folder, dict(attempt.environment), attempt.prints_onset) as program:
         try:
             onset = program.wait_for_onset(ONSET_SECONDS, interrupted)
         except BrokenDrillError as error:
@@ -111,11 +116,22 @@ def run_gauntlet(
     attempts: Iterable[Attempt], conditions: Conditions, jobs: int, interrupted: threading.Event
 ) -> Iterator[Row]:
     """Run the attempts, ``jobs`` at a time; give each row as it comes. However it ends, nothing is left running."""
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = [pool.submit(run_attempt, attempt, conditions, interrupted.is_set) for attempt in attempts]
+
+    def one(attempt: Attempt) -> Row:
+        return run_attempt(attempt, conditions, interrupted.is_set)[0]
+
+    yield from run_at_once(attempts, one, jobs, interrupted)
+
+
+def run_at_once(
+    todo: Iterable[Todo], one: Callable[[Todo], Done], jobs: int, interrupted: threading.Event
+) -> Iterator[Done]:
+    """Do what is to be done, ``jobs`` at a time; give each result as it comes. ``one`` ends what it runs when it is interrupted."""
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        futures = [pool.submit(one, each) for each in todo]
         try:
             for future in as_completed(futures):
-                yield future.result()[0]
+                yield future.result()
         finally:
             interrupted.set()  # does nothing to what has finished
             pool.shutdown(cancel_futures=True)

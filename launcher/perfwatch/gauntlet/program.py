@@ -6,11 +6,12 @@ orphaned ranks and forked servers are outside the tree by the time they must end
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ import psutil
 from perfwatch.drills.drill import Drill
 from perfwatch.gauntlet.conditions import LOOK_SECONDS
 
+PRINTED = re.compile(rb"^ONSET\s*$", re.MULTILINE)
 FIFO_VARIABLE = "PERFWATCH_DRILL_FIFO"
 SWEEPS = 20  # a process may fork while it is being ended; each sweep takes what is left
 SWEEP_SECONDS = 1.0
@@ -40,7 +42,7 @@ class Onset:
 
 def command_of(drill: Drill, strength: str, python: str) -> list[str]:
     """The command that starts a drill: plain Python, or torchrun where it has several ranks."""
-    program = [str(drill.path), *drill.arguments, "--strength", strength]
+    program = [str(drill.path), *drill.arguments, *(("--strength", strength) if strength else ())]
     if drill.ranks == 1:
         return [python, *program]
     return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(drill.ranks), *program]
@@ -52,12 +54,20 @@ class Program:
     Args:
         command: what to start; its output goes to ``folder/output.txt``, its input is empty.
         folder: an existing folder for the FIFO and the output. The path must be new for each program.
+        environment: variables besides our own.
+        prints_onset: its fault begins with a line ``ONSET`` of its output; it knows nothing of the FIFO.
 
     Start it from a thread that stays: the program dies with the thread that started it.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        prints_onset: bool = False,
+    ) -> None:
+        self.folder, self._prints_onset = folder, prints_onset
         self._fifo_path = folder / "onset"
         os.mkfifo(self._fifo_path, 0o600)
         self._fifo = os.open(self._fifo_path, os.O_RDWR | os.O_NONBLOCK)  # O_RDWR: never at end of file
@@ -70,7 +80,7 @@ class Program:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, FIFO_VARIABLE: str(self._fifo_path)},
+                env={**os.environ, **(environment or {}), FIFO_VARIABLE: str(self._fifo_path)},
             )
         self.pid = self._process.pid
 
@@ -88,6 +98,8 @@ class Program:
     def onsets(self) -> tuple[Onset, ...]:
         """Every onset heard so far."""
         self._listen()
+        if self._prints_onset and not self._onsets and PRINTED.search((self.folder / "output.txt").read_bytes()):
+            self._onsets.append(Onset(at=time.monotonic(), pid=self.pid))
         return tuple(self._onsets)
 
     def wait_for_onset(self, deadline_seconds: float, interrupted: Callable[[], bool] = bool) -> Onset:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -9,10 +10,11 @@ from perfwatch.gauntlet.attempt import Attempt, blank_row
 from perfwatch.gauntlet.conditions import Conditions
 from perfwatch.gauntlet.score import Row
 
+AnyRow = TypeVar("AnyRow", bound=msgspec.Struct)
 FILE = "rows.jsonl"
 
 
-def append(folder: Path, row: Row) -> None:
+def append(folder: Path, row: msgspec.Struct) -> None:
     """Add one row to the file in ``folder``."""
     with (folder / FILE).open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
@@ -20,11 +22,16 @@ def append(folder: Path, row: Row) -> None:
 
 def load(folder: Path) -> list[Row]:
     """Read every row in ``folder``; none where there is no file yet; a torn last line is left out."""
+    return load_as(folder, Row)
+
+
+def load_as(folder: Path, kind: type[AnyRow]) -> list[AnyRow]:
+    """The same, of rows of another kind."""
     try:
         lines = (folder / FILE).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"\n")]
+    return [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"\n")]
 
 
 def left_to_do(attempts: Iterable[Attempt], conditions: Conditions, done: Iterable[Row]) -> list[Attempt]:

@@ -42,7 +42,8 @@ TERMINAL       none                                                 yes
 DRIVER
 FLAG           other threads, children, ranks                       no
 LOOP           the thread that runs in it, while it may give        no
-               something; then as a FLAG
+               something; then as a FLAG. One that reads a file anew
+               in each turn and sleeps in between gives nothing
 TIMER          itself, at its deadline                              yes
 TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================

@@ -8,6 +8,7 @@ from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.claims import collectives, descriptors, gpu, locks, processes, threads
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
+from perfwatch.triage.moving.loops import rereads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.waits.chain import Chain
@@ -84,11 +85,15 @@ def _thread(built: Builder, calls: Calls, task: Task) -> None:
         collectives.group_call(built, calls, task, node.pid)
         return
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
-    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True
+    polls = kind == "sleep" and rereads(built.history, node)  # reading the same file again is no move
+    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not polls
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
     still = still or task.key in built.starts.values() or threads.reads_for_ever(built, node, kind)
     data = seen.work.data >= ARRIVING_BYTES and not still
     leads_on = bool(edge.targets) and not (edge.kind == "lock" and _is_futex(node))
+    if polls and seen.state is Activity.RUNS:
+        threads.running(built, task, node, edge, seen)
+        return
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return

@@ -8,12 +8,12 @@ from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import hung, look_at, who, with_loop
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.loops import loop_of, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull
 from perfwatch.triage.moving.motion import stacks_of, was_at
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS
 from perfwatch.triage.moving.unleft import Unleft
-from perfwatch.triage.moving.within import FETCH, UPDATE, Within
+from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within
 from perfwatch.triage.moving.work import moves_data, releases_gil
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause
@@ -23,7 +23,8 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import TRAINS, line_of, names
 from perfwatch.triage.words.frames import show, user_frames
-from perfwatch.verdict import Evidence, Outcome
+from perfwatch.verdict import Culprit, Evidence, Outcome
+from perfwatch_probes.readings import Thread
 
 # A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
@@ -31,7 +32,10 @@ COUNTED = 0.88  # steps are counted, and none came
 INFERRED = 0.88  # a long finite computation cannot be told apart by anything but time
 ROUNDS = 0.65  # each is known to end, and no training was ever seen that could stand still
 UNTESTED = 0.55  # an optimizer that was never seen to come out of its loop may do all of the training in one step
+READS_AGAIN = "reads a file again and again, and what it waits for is not there"
 UNENDED = 0.7  # an evaluation of another kind, with far more to do than those before, looks the same
+# Starts of a loader that were sampled. A step takes longer than such a start, so steps between them would be missed with e**-4.
+STARTS_SEEN = 4
 MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
 # A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
 MANY_OF_A_FETCH = 3000
@@ -83,6 +87,26 @@ def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, co
     )
 
 
+def gets_no_batch(case: Case, cause: Cause, chain: Chain, anew: Anew) -> Outcome:
+    """It starts its loader again and again, and no batch comes out of it."""
+    begun, start = f"{anew.times} or more times since the last pass", chain.start
+    return hung(
+        case,
+        cause,
+        chain,
+        summary=f"the loop at {show(anew.frame)} starts its loader again and again, and gets no batch",
+        patience=temporal(case),
+        silent=anew.seconds,
+        evidence=_stays(
+            case, chain, "comes to the end of its loader, and starts it again", begun, "batches", "batches"
+        ),
+        ceiling=GUESSED if anew.times >= STARTS_SEEN and not anew.by_workers else ONE_SOURCE,
+        but={"serial_loading": "the data set ends, and gives no batch", "computing_on_host": "the data set ends"},
+        next=(f"look at what {show(start.frame)} leaves out: does any sample pass?",),
+        culprits=(Culprit(pid=start.pid, rank=start.rank, tid=start.tid, frame=show(anew.frame)),),
+    )
+
+
 def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
     """It makes forward passes in one loop that waits for a condition, for longer than an evaluation is given."""
     steps, before = case.progress[chain.start.pid].steps, loop.usual_seconds
@@ -108,11 +132,12 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
     """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
     rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
     loop = loop_of(case.history, chain.end.node)
-    over_data, waits = moves_data(case.history, chain.end.node), loop.may_turn_for_ever
+    again, waits = rereads(case.history, chain.end.node), loop.may_turn_for_ever
+    over_data = moves_data(case.history, chain.end.node) and not again
     if over_data and not waits:
         return None  # data come to an end
     told = bool(loop.kinds) or len(case.ranks) > 1  # of several ranks one computes for all, and mostly in a library
-    computes = releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid)
+    computes = not again and (releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid))
     rounds = goes_through_rounds(case, rank)
     counts = (
         over_data
@@ -132,13 +157,13 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         return None
     by_hand = descends(case.history, node)
     sure = UNSURE if prepares(case, rank) else ROUNDS if rounds or by_hand else GUESSED
-    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only):
+    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only or again):
         sure = INFERRED
     found = hung(
         case,
         cause,
         chain,
-        summary=f"{who(chain)} runs Python without making a step",
+        summary=f"{who(chain)} {READS_AGAIN if again else 'runs Python without making a step'}",
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
@@ -177,9 +202,15 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
         f"{seen.samples} samples below {show(node.frame)}, none in training code",
         "backward and optimizer in each step",
     )
+    entity = f"pid {node.pid} thread {node.tid}"
+    if rereads(case.history, node):
+        written = case.history.rate(Thread, node.pid, node.tid, of=lambda one: one.written_chars, seconds=LOOP_SECONDS)
+        only_reads = case.saw(
+            "io", entity, "only reads, the same in each turn", "0 bytes written", "writes now and then"
+        )
+        return (stays, only_reads) if written == 0.0 else (stays,)
     if node.motion.io_calls != 0:
         return (stays,)
-    entity = f"pid {node.pid} thread {node.tid}"
     return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
 
 

@@ -81,7 +81,7 @@ def _loop_of(history: History, node: Node) -> Loop:
 
 
 def _by_text(history: History, node: Node) -> Loop:
-    left = Loop()
+    left, generator = Loop(), None
     for lines, asked in reversed(_staying(history, node)):
         known = [(one, frame) for frame in lines if (one := line_of(history, frame)) is not None and one.loops]
         if not known:
@@ -90,6 +90,12 @@ def _by_text(history: History, node: Node) -> Loop:
         if not is_user(frame) and (len(lines) < FEW_LINES or "while" not in line.loops):
             continue  # one long call of a library
         kinds, ends = line.loops, Ends.COUNTS
+        gives = bool(names(line.loop_calls) & GIVES or names(line.gives)) or line.calls_unnamed or line.hands_out
+        if kinds[0] == "for" and line.hands_out:
+            generator = _within_another(generator, Loop(ends, kinds, gives, line.only_tests, frame, len(lines)))
+            continue
+        if generator is not None:
+            break
         if kinds[0] == "while":
             if _comes_nearer(history, node, lines):
                 kinds = ("for", *kinds[1:])
@@ -100,9 +106,30 @@ def _by_text(history: History, node: Node) -> Loop:
                 ends = Ends.NEVER if line.endless else Ends.CONDITION
                 if line.only_tests and names(line.loop_calls) - LOOKS:
                     ends = Ends.UNREAD
-        gives = bool(names(line.loop_calls) & GIVES or names(line.gives)) or line.calls_unnamed or line.hands_out
         return Loop(ends, kinds, gives, line.only_tests, frame, len(lines))
-    return left
+    return generator or left
+
+
+def _within_another(inner: Loop | None, outer: Loop) -> Loop:
+    """The loop of a generator stands in those of the generator that asks it, which may begin it again and again."""
+    if inner is None:
+        return outer
+    frame = outer.frame if "while" in outer.kinds else inner.frame
+    return replace(inner, kinds=(*inner.kinds, *outer.kinds), frame=frame)
+
+
+OPENS = frozenset("open read_text read_bytes read_csv read_json read_parquet loadtxt genfromtxt".split())
+GOES_THROUGH = frozenset("next pop popleft popitem get walk iterdir backward step forward".split())
+
+
+def rereads(history: History, node: Node) -> bool:
+    """True if the loop of a thread reads a file anew in each turn and sleeps between: it polls for what is written there."""
+    loop = loop_of(history, node)
+    line = line_of(history, loop.frame)
+    if line is None or not loop.may_turn_for_ever or line.calls_unnamed:
+        return False
+    called = names(line.loop_calls)
+    return bool(called & OPENS) and "sleep" in called and not called & (GIVES | GOES_THROUGH)
 
 
 def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from perfwatch.triage.history import History, Seen
 from perfwatch.triage.moving.motion import whole
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
-from perfwatch.triage.words.frames import is_named, own_frames, short_name, tags_of
+from perfwatch.triage.words.frames import is_named, is_user, own_frames, short_name, tags, tags_of
 from perfwatch_probes import readings as r
 
 FETCH = "fetch of a batch"
@@ -158,3 +158,51 @@ def _same_call(frames: tuple[r.Frame, ...], frame: r.Frame, outer: tuple[r.Frame
         return None
     here = frames[depth]
     return here if (here.function, here.file) == (frame.function, frame.file) else None
+
+
+PASSES = frozenset({"forward", "backward", "optimizer", "scaler"})
+
+
+@dataclass(frozen=True)
+class Anew:
+    """A ``while`` loop that starts a loader again and again, and is given no batch."""
+
+    frame: r.Frame  # where it starts the loader
+    times: int
+    seconds: float  # since the last pass, or since somebody watched
+    by_workers: bool  # starting them takes most of the time: a brief step between two epochs may be missed
+
+
+def begins_anew(history: History, pid: int, tid: int) -> Anew | None:
+    """The loop of a thread that has come to the end of its loader, and started it again, without any batch in between.
+
+    A filter that rejects every sample looks like a slow fetch: what tells it apart is that the data set ends.
+    """
+    return history.once(("begins anew", pid, tid), lambda: _begins_anew(history, pid, tid))
+
+
+def _begins_anew(history: History, pid: int, tid: int) -> Anew | None:
+    stacks = whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
+    at = max((n for n, one in enumerate(stacks) if tags(one.reading) & PASSES), default=-1)
+    since = stacks[at + 1 :]
+    fetched, times, starts = False, 0, None
+    for one in since:
+        found = tags(one.reading)
+        if "loader_start" in found and fetched:
+            times, fetched, starts = times + 1, False, _outside_of_loader(one.reading)
+        elif found & {"fetch", "loader_wait"}:
+            fetched = True
+    line = line_of(history, starts)
+    if starts is None or line is None or line.loops[:2] != ("for", "while"):
+        return None
+    began = stacks[at].at if at >= 0 else since[0].at - since[0].reading.span_seconds
+    by_workers = any("loader_wait" in tags(one.reading) for one in since)
+    wrote = [] if by_workers else _wrote(history, since[-1].reading, starts)  # to start a process is to write
+    return Anew(starts, times, history.at - max([began, *wrote]), by_workers)
+
+
+def _outside_of_loader(stack: r.Stack) -> r.Frame | None:
+    """The program's own line that asks a loader, or starts it."""
+    frames = own_frames(stack)
+    depth = max((n for n, frame in enumerate(frames) if "loader" in tags_of(frame.function, frame.file)), default=-1)
+    return next((frame for frame in frames[depth + 1 :] if is_user(frame)), None)

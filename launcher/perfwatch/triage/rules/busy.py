@@ -1,6 +1,7 @@
 """No step is made for a benign reason: start, evaluation, host computation, download, work of another thread."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -16,9 +17,9 @@ from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, WORKS_BYTES
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, leaves
@@ -50,9 +51,11 @@ from perfwatch.triage.shares.thresholds import (
 from perfwatch.triage.shares.training import (
     clears,
     gathers,
+    gathers_gradients,
     in_environment,
     makes_gradients,
     may_leave_early,
+    searches,
     training_loop,
     without_gradients,
 )
@@ -178,6 +181,8 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
         steps is not None and steps.ago_seconds is not None and steps.ago_seconds < PHASE_SECONDS
     ):
         return None
+    if searches(case.history, seen):
+        return None  # it may train by what it writes
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
     environment = seen.share_where(in_environment(case.history, seen))
     forward = seen.share("forward") + environment
@@ -271,6 +276,8 @@ COMPUTES = Line(
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
+    if (sums := _sums_gradients(case)) is not None:
+        return sums
     if growing(case) or any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
@@ -288,6 +295,8 @@ def _between_steps(case: Case) -> Finding | None:
 def _of_phase(case: Case, phase: Phase) -> Finding | None:
     chain = case.chains[phase.rank.pid]
     loop = loop_of(case.history, chain.end.node).library  # which may turn for ever
+    if begins_anew(case.history, phase.rank.pid, phase.tid) is not None:
+        return None  # what computes there comes to its end, and for nothing
     if not _runs_natively(case, phase, chain, loop):
         return None
     cpu = case.history.rate(ProcessUsage, phase.rank.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0
@@ -324,11 +333,15 @@ def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -
 
 
 def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> float:
-    """High where that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known."""
+    """High where that line can wait for no other rank: all ranks are here, and where the rank may have a card its text is known.
+
+    One that fetches items, or reads and writes, may only be slow.
+    """
     read = line_of(case.history, phase.profile.top_line()) is not None
     told = case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
     meets = any(map(leaves, case.chains.values())) or phase.profile.turns(partial(is_in_collective, case))
-    return HIGH if one_line and loop is None and told and not meets else MEDIUM
+    returns = phase.profile.seen("fetch") or (phase.motion.io_calls or 0) >= MANY_TIMES
+    return HIGH if one_line and loop is None and told and not (meets or returns) else MEDIUM
 
 
 GATHERS = Line(
@@ -344,6 +357,24 @@ GATHERS = Line(
     ),
     (("starved_by_transforms", "the loop makes no step by its text"),),
 )
+
+
+SUMS_GRADIENTS = replace(
+    GATHERS,
+    summary="it makes backward passes and trains on none of them: the loop at {at} only adds up gradients",
+    saw=(samples("makes gradients, and no update", "a step for each"),),
+    but=(("skipping_steps", "by its text the loop makes no step"),),
+)
+
+
+def _sums_gradients(case: Case) -> Finding | None:
+    """Fires on a rank that goes through its data for the gradients, of which it makes no steps."""
+    for rank in case.ranks:
+        if (line := gathers_gradients(case, rank)) is not None:
+            culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(line)),)
+            facts = Facts(at=show(line), seen=case.profile(rank, LATELY_SECONDS), lost=1.0)
+            return SUMS_GRADIENTS.finding(case, culprits, MEDIUM, **facts)
+    return None
 
 
 def gathering(case: Case) -> Finding | None:
@@ -409,21 +440,23 @@ def _behind(case: Case, chain: Chain) -> Files:
 
 
 def _arrived(case: Case, files: Files) -> int:
-    """Bytes that came there from outside of the job: one of its own processes that answers downloads nothing by that."""
-    return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _from_outside(case, *key))
+    """Bytes that came there from outside of the job, or from a process of its own that sends many: a few are mere answers."""
+    return sum(passed(case.history, *key, LATELY_SECONDS) for key in files if _is_source(case, *key))
 
 
 def _trickles(case: Case, files: Files) -> bool:
     """True if what arrives there is as little as what keeps the connections of a store alive."""
-    outside = [key for key in files if _from_outside(case, *key)]
+    outside = [key for key in files if _is_source(case, *key)]
     rates = (case.history.rate(Descriptor, *key, of=received, seconds=LATELY_SECONDS) for key in outside)
     return sum(rate or 0.0 for rate in rates) < WORKS_BYTES
 
 
-def _from_outside(case: Case, pid: int, fd: int) -> bool:
+def _is_source(case: Case, pid: int, fd: int) -> bool:
     seen = case.history.latest(Descriptor, pid, fd)
     socket = seen.reading.socket if seen is not None else None
-    return socket is not None and not case.job.members.keys() & socket.peer_pids
+    if socket is None or not case.job.members.keys() & socket.peer_pids:
+        return socket is not None
+    return (case.history.rate(Descriptor, pid, fd, of=received, seconds=LATELY_SECONDS) or 0.0) >= ARRIVING_BYTES
 
 
 def in_time(case: Case, rank: Member, found: Finding) -> Finding:

@@ -13,6 +13,7 @@ from perfwatch.triage.history import Seen, median, quantile
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.moving.periods import is_apart, is_at, recurrent
+from perfwatch.triage.moving.within import begins_anew
 from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
@@ -28,7 +29,8 @@ from perfwatch.triage.shares.budget import (
     worker_budget,
 )
 from perfwatch.triage.shares.cpu import spare_cores
-from perfwatch.triage.shares.data import Starving, at_lock, hands_on, starving, turns
+from perfwatch.triage.shares.data import Starving, at_a_connection, at_lock, hands_on, starving, turns
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.own_work import awaits_a_program, fetches_itself, own_python
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
 from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil
@@ -102,6 +104,14 @@ READ_FILES = Line(
 )
 
 
+ASKS_SOCKETS = replace(
+    READ_SOCKETS,
+    saw=(Saw("thread", "waits for answers", "{does.sockets:.0%} of its waits are for sockets", "hardly ever"),),
+    but=(("blocked_network", "answers come, again and again"),),
+    next=("ask at {line} for many items at once, or in a thread beside training", "ss -tni"),
+)
+
+
 def starved_by_transforms(case: Case) -> Outcome:
     """Fires when a moving rank waits for data and its workers burn CPU, or wait for neither files nor sockets."""
     found = starving(case)
@@ -171,7 +181,9 @@ def starved_by_network(case: Case) -> Outcome:
     if served is not None:
         peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
     ceiling = HIGH if served is not None else CERTAIN if does.where or by_name else MEDIUM
-    return found.finding(case, READ_SOCKETS, f"waiting for the network{peer}", ceiling=ceiling, does=does)
+    line = READ_SOCKETS if found.asked is None else ASKS_SOCKETS
+    facts = Facts(does=does, line=found.line(case))
+    return found.finding(case, line, f"waiting for the network{peer}", ceiling=ceiling, **facts)
 
 
 def _asks_in_steps(case: Case, _: Member, spent: Budget) -> bool:
@@ -234,6 +246,8 @@ class WorkersTime:
 
 def time_of_workers(case: Case, found: Starving) -> WorkersTime:
     """What the workers of a starving rank do, from their counters, their blocked calls and their stacks."""
+    if found.asked is not None:
+        return _time_of_asking(case, found)
     runs, wants, looks, rate, running = [], [], Counter[str](), 0.0, False
     places: Counter[str] = Counter()
     for pid, tid in found.producers:
@@ -261,6 +275,18 @@ def time_of_workers(case: Case, found: Starving) -> WorkersTime:
     where = places.most_common(1)[0][0] if places else ""
     computing, measured = sum(one >= MOSTLY for one in wants), bool(runs) or not running
     return WorkersTime(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, measured)
+
+
+def _time_of_asking(case: Case, found: Starving) -> WorkersTime:
+    """What a training thread that asks for its data itself does where it does so: it waits, for a socket or for a pipe."""
+    ((pid, tid),) = found.producers
+    looks = [one.reading for one in case.history.series(Thread, pid, tid, seconds=LATELY_SECONDS)]
+    waits = [one for one in looks if at_a_connection(case, one)]
+    sockets = sum(_waits_on(case, one) == "socket" for one in waits) / max(1, len(waits))
+    fds = {fd for one in waits if one.wait for fd in (one.wait.fd, *(polled.fd for polled in one.wait.polled))}
+    files = [seen.reading for fd in fds if fd is not None and (seen := case.history.latest(Descriptor, pid, fd))]
+    where = next((one.socket.peer for one in files if one.socket is not None and one.socket.family != "unix"), "")
+    return WorkersTime(0.0, 0.0, 0.0, sockets, 0.0, where, 0, True)
 
 
 def _waits_on(case: Case, thread: Thread) -> str:
@@ -398,6 +424,9 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
         return is_at(frame, stack) and works(stack)
 
     frame = seen.top_line(works)
+    locks = (at_file_lock(case, one) for one in case.ranks)
+    if any(locked is not None and locked.waits.frame == frame for locked in locks):
+        return None  # most of it is a wait for who has a file locked
     python = seen.share_where(lambda stack: own_python(case.history, stack) or awaits_a_program(stack))
     kept = keeps_gil(whole, is_in(case, *OTHER)) if native is None else native >= OFTEN
     apart = is_apart(case, rank, seen, phase)
@@ -528,6 +557,9 @@ def worker_respawn(case: Case) -> Outcome:
             continue
         frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(WAITING))
         where, sure = f" (at {show(frame)})" if frame else "", max(HIGH, certainty(lost))
+        now = case.progress[rank.pid]
+        if now.kind != "moving" and begins_anew(case.history, rank.pid, now.thread) is not None:
+            sure = MEDIUM  # of no epoch a step was seen
         facts = Facts(workers=len(workers), alive=alive, gone=gone, where=where, seen=seen)
         return slow(case, RESPAWNED, rank, lost, frame=frame, confidence=sure, **facts)
     return None

@@ -3,14 +3,14 @@
 from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, nearest, who
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.caught import at_work, caught, never_left, turns_for_ever
-from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.caught import at_work, caught, gets_no_batch, never_left, turns_for_ever
+from perfwatch.triage.moving.loops import loop_of, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
 from perfwatch.triage.moving.motion import BURSTS, bursts, moves
 from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absentee import left_over, others_train
 from perfwatch.triage.roles.job import Member
@@ -54,6 +54,8 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         return never_left(case, ENDLESS_PYTHON, chain, loop)
     if case.progress[rank.pid].kind == "moving":
         return None
+    if (anew := begins_anew(case.history, rank.pid, chain.start.tid)) is not None:
+        return gets_no_batch(case, ENDLESS_PYTHON, chain, anew)
     if chain.through == {REMOTE_CALL}:
         return _sleeps(case, chain) if _never_answers(case, chain) else None
     if chain.through - {"supervised", "lock"}:
@@ -100,7 +102,7 @@ def _sleeps_for_days(case: Case, end: End) -> bool:
 def _turns_in_python(case: Case, end: End) -> bool:
     """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
     loop = loop_of(case.history, end.node)
-    if end.kind == "native" and loop.library is not None:
+    if (end.kind == "native" and loop.library is not None) or rereads(case.history, end.node):
         return True
     if end.kind != "native" or not loop.may_turn_for_ever:
         return end.kind == "python"

@@ -17,6 +17,7 @@ from perfwatch.triage.ranks.traffic import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, budget, spent
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, OFTEN
 from perfwatch.triage.slowness import FEW_SAMPLES, RESIDUE, WINDOW_SECONDS, Line, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
@@ -105,6 +106,8 @@ def _late(case: Case, told: Late) -> Outcome:
     saving = spent(case, seen).share(Bin.SAVING)
     if saving > 0.0 and saving >= MOSTLY * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
+    if (locked := at_file_lock(case, late)) is not None and locked.waits.share >= MOSTLY:
+        return None  # and it waits for who has a file locked
     why = lateness.own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
     found = slow(

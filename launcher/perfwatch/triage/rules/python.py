@@ -1,9 +1,10 @@
 """Python holds training up: loops, hooks, the garbage collector, debugging aids, locks."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 
@@ -12,12 +13,14 @@ from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion, moves, python_threads
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
 from perfwatch.triage.shares.data import starving, turns
+from perfwatch.triage.shares.kernel_waits import FileLock, at_file_lock
 from perfwatch.triage.shares.profile import Profile, profile
 from perfwatch.triage.shares.python import (
     HOOK_CALLERS,
@@ -66,9 +69,18 @@ from perfwatch.triage.slowness import (
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
-from perfwatch.triage.words.code import line_of, lock_taken
-from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
-from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
+from perfwatch.triage.words.code import line_of, lock_taken, names
+from perfwatch.triage.words.frames import (
+    inner_tags,
+    is_standard,
+    is_user,
+    own_frames,
+    short_name,
+    show,
+    tags,
+    user_frames,
+)
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -349,6 +361,10 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
+    traces = _tracing(case.history, seen)
+    if (share := seen.share_where(traces)) >= NOTABLE:
+        claim = "the interpreter calls a trace function (sys.settrace or sys.setprofile)"
+        yield Aid(case.saw("stack", pid, claim, f"{share:.0%} {of}", "0 %"), share, line=seen.top_line(traces))
     if (share := seen.share_where(profiles)) >= NOTABLE:
         yield Aid(case.saw("stack", pid, "a profiler runs in the loop", f"{share:.0%} {of}", "0 %"), share)
     if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
@@ -388,6 +404,25 @@ def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
+def _tracing(history: History, seen: Profile) -> Callable[[Stack], bool]:
+    """What tells whether a stack is in a function for tracing that the interpreter calls, and no line of the program."""
+    callers: dict[tuple[str, str], Counter[Frame]] = defaultdict(Counter)
+    for one in seen.sights:
+        for frame, caller in pairwise(own_frames(one.reading)):
+            if (line := line_of(history, frame)) is not None and line.traces:
+                callers[frame.function, frame.file][caller] += one.reading.samples
+    found = {one for one, places in callers.items() if _is_called_by_none(history, short_name(one[0]), places)}
+    return lambda stack: any((frame.function, frame.file) in found for frame in own_frames(stack))
+
+
+def _is_called_by_none(history: History, function: str, callers: Counter[Frame]) -> bool:
+    """True if functions of many kinds stand below one, and hardly a line of them calls it by its text."""
+    lines = [(line_of(history, caller), samples) for caller, samples in callers.items()]
+    calling = sum(samples for line, samples in lines if line is not None and function in names(line.calls))
+    places = {(caller.function, caller.file) for caller in callers}
+    return calling < NOTABLE * callers.total() and len(places) >= FEW_TIMES
+
+
 LOCKED = Line(
     CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
@@ -407,6 +442,16 @@ LOCKED = Line(
     (("deadlocked_locks", "it goes on again and again"),),
     ("look at {owner}: do the slow part outside of the lock",),
 )
+FILE_LOCKED = Line(
+    CONTENDED_LOCK,
+    "the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile",
+    (
+        samples("waits for a lock on a file", "below 2 %"),
+        Saw("syscall", "waits or sleeps while others hold the lock", "in {looks} looks", "hardly ever"),
+    ),
+    (("waiting_for_file", "it gets the lock again and again"), ("slow_output", "it sleeps there: nothing is written")),
+    ("hold the lock for as long as one write takes, and do the rest outside of it", "fuser -v {path}"),
+)
 IN_TURN = Line(
     CONTENDED_LOCK,
     "{waits}",
@@ -418,7 +463,8 @@ IN_TURN = Line(
 
 def contended_lock(case: Case) -> Outcome:
     """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
-    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case)
+    own = _kept_from_lock(case) or _kept_from_file(case) or _workers_in_turn(case)
+    gil = kept_from_gil(case)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 
@@ -459,6 +505,39 @@ def _kept_from_lock(case: Case) -> Finding | None:
             runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0,
         )
     return None
+
+
+def _kept_from_file(case: Case) -> Finding | None:
+    """A training thread that waits again and again for a lock on a file, which other processes hold meanwhile."""
+    locks = [locked for rank in case.ranks if (locked := at_file_lock(case, rank)) is not None]
+    locked = max(locks, key=lambda one: one.waits.share, default=None)
+    if locked is None or locked.waits.share < LOST_SHARE or not _comes_back(case, locked):
+        return None
+    waits = locked.waits
+    nodes = [node_of(case.history, case.job, pid) for pid in locked.holders if pid in case.job.members]
+    named = ", ".join(f"rank {node.rank}" if node.rank is not None else f"pid {node.pid}" for node in nodes)
+    return slow(
+        case,
+        FILE_LOCKED,
+        waits.rank,
+        waits.share,
+        frame=waits.frame,
+        confidence=min(HIGH if locked.sightings >= TWICE else MEDIUM, certainty(waits.share)),
+        culprits=(Culprit(pid=waits.rank.pid, rank=waits.rank.rank, frame=show(waits.frame)), *map(culprit, nodes)),
+        seen=waits.seen,
+        path=locked.path,
+        looks=len(waits.looks),
+        holders=named or f"pid {locked.holders[0]} outside of the job",
+    )
+
+
+def _comes_back(case: Case, locked: FileLock) -> bool:
+    """True if the training thread gets the lock again and again."""
+    rank = locked.waits.rank
+    return (
+        case.progress[rank.pid].kind == "moving"
+        or moves(case.history, rank.pid, case.progress[rank.pid].thread).recurrent
+    )
 
 
 def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:

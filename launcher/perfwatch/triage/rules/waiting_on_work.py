@@ -20,7 +20,7 @@ from perfwatch.triage.moving.work import Work, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.busy import through_data
-from perfwatch.triage.shares.data import for_training
+from perfwatch.triage.shares.data import for_training, starving
 from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.slowness import asleep_share
 from perfwatch.triage.waits.chain import Chain
@@ -40,7 +40,9 @@ SHORT_SECONDS = 10.0  # a sleep that belongs to a step
 
 def judge(case: Case) -> Outcome:
     """Fires on a rank that stands still while a task works for it, or wakes at a known moment."""
-    waiting = (_of(case, chain) for chain in case.chains.values() if not case.moving)
+    starved = starving(case)
+    fed = starved.rank.pid if starved is not None and starved.asked is not None else None  # answer by answer
+    waiting = (_of(case, chain) for pid, chain in case.chains.items() if not case.moving and pid != fed)
     return nearest(one for found in (waiting, through_data(case, CAUSE)) for one in found)
 
 

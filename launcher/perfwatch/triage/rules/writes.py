@@ -12,6 +12,7 @@ from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import budget
 from perfwatch.triage.shares.budget import WRITING, Bin, is_in
+from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
 from perfwatch.triage.slowness import (
@@ -181,6 +182,8 @@ def slow_output(case: Case) -> Outcome:
     if found is None:
         return None
     rank, seen, lost = found
+    if (locked := at_file_lock(case, rank)) is not None and locked.waits.share >= MOSTLY * lost:
+        return None  # there it waits for who has the file locked, and writes little
     spent = budget.budget(case, rank)
     most = max(WRITING, key=spent.share)
     what, advice = WRITTEN[most] if spent.share(most) >= MOSTLY * lost else WRITTEN[Bin.OUTPUT]

@@ -14,16 +14,19 @@ import msgspec
 from perfwatch.triage.cards.gpu import regimes, saturated
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.budget import WORK, Bin, awaits_data, worker_bin, worker_budget
+from perfwatch.triage.shares.kernel_waits import kernel_waits
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
     HIGH,
     LARGE,
+    LASTS,
     LATELY_SECONDS,
     LOST_SHARE,
     MEDIUM,
@@ -105,6 +108,7 @@ class Starving:
     waiting: float  # share of its time
     profile: Profile
     producers: Makers
+    asked: Profile | None = None  # the samples where it waits for answers, if it asks for its data itself
 
     @property
     def workers(self) -> int:
@@ -119,6 +123,8 @@ class Starving:
 
     def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
+        if self.asked is not None:
+            return [(*key, self.asked) for key in self.producers]
         seen = ((*key, worker_budget(case, *key).of(*WORK)) for key in self.producers)
         return sorted((one for one in seen if one[2].samples), key=lambda one: -one[2].samples)
 
@@ -145,6 +151,8 @@ class Starving:
         alone, at = (self.workers if of_them is None else of_them) == 1, self.line(case)
         who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
         told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
+        if self.asked is not None:
+            told = f"the training thread asks for its data itself {self.waiting:.0%} of the time, and is {doing}"
         rank = self.rank
         card = next((c for c in regimes(case.history, rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH), None)
         found = replace(line, saw=(WAITS, *line.saw, CARD_WAITS)).finding(
@@ -162,7 +170,18 @@ class Starving:
             waits=told + (f", mostly at {at}" if at else ""),
             **{"pid": rank.pid, **facts},
         )
-        return msgspec.structs.replace(found, lost_share=round(self.waiting, 3))
+        lost = round(self.waiting, 3)
+        return msgspec.structs.replace(found, lost_share=lost, decides_in_seconds=self._decides_in(case))
+
+    def _decides_in(self, case: Case) -> float:
+        """Seconds until what a training thread asks for, without a step that was seen, is more than a pause between two."""
+        if self.asked is None or self._makes_steps(case):
+            return 0.0
+        return round(max(0.0, LASTS * temporal(case) - since_training(case, self.rank)), 1)
+
+    def _makes_steps(self, case: Case) -> bool:
+        steps = case.progress[self.rank.pid].steps
+        return (steps is not None and steps.ago_seconds is not None) or self.profile.seen(*STEP_TAGS)
 
     def _confidence(self, card_waits: bool) -> float:
         """From the share of time lost; a card that has nothing to do meanwhile is a second source."""
@@ -171,7 +190,12 @@ class Starving:
         return HIGH if self.waiting >= LOST_SHARE else MEDIUM
 
     def _ceiling(self, case: Case) -> float:
-        """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler."""
+        """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler.
+
+        What a training thread asks for where no step was seen may be asked for once.
+        """
+        if self.asked is not None and not self._makes_steps(case):
+            return MEDIUM
         others = [case.profile(rank, LATELY_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
         return MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
@@ -183,7 +207,63 @@ def _waits_for_ranks(seen: Profile) -> bool:
 
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
-    return case.history.once(("starving",), lambda: _starving(case))  # half a dozen rules ask
+    return case.history.once(("starving",), lambda: _starving(case) or _asks_itself(case))  # half a dozen rules ask
+
+
+def _asks_itself(case: Case) -> Starving | None:
+    """A rank whose training thread asks for its data over a connection, and waits for each answer, in code of the program's own."""
+    found = [
+        Starving(
+            rank,
+            waits.share,
+            case.profile(rank, LATELY_SECONDS),
+            ((rank.pid, case.progress[rank.pid].thread),),
+            waits.seen,
+        )
+        for rank in case.ranks
+        if (waits := kernel_waits(case, rank, partial(at_a_connection, case))) is not None
+        and waits.share >= WAITING_SHARE
+        and _is_answered(case, rank)
+        and _trains_around(case, rank, waits.seen)
+    ]
+    return max(found, key=lambda one: one.waiting, default=None)
+
+
+def at_a_connection(case: Case, look: r.Thread) -> bool:
+    """True if a thread waits for what comes in over a connection, or from another process through a pipe."""
+    wait = look.wait
+    if wait is None or wait.writes or wait.kind not in ("recv", "poll", "read"):
+        return False
+    fds = [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]
+    files = (case.history.latest(Descriptor, look.pid, fd) for fd in fds)
+    return any(_comes_from_others(case, file.reading) for file in files if file is not None)
+
+
+def _comes_from_others(case: Case, file: Descriptor) -> bool:
+    """True if who writes there is no rank and no launcher: what ranks send to each other is no data of theirs."""
+    if file.socket is None:
+        return file.kind in ("pipe", "fifo") and any(pid != file.pid for pid in file.writers)
+    peers = [case.job.members[pid].role for pid in file.socket.peer_pids if pid in case.job.members]
+    known = bool(file.socket.peer_pids) or case.job.covered  # another rank may be on another host
+    return file.socket.state == "ESTABLISHED" and known and not {"rank", "launcher"}.intersection(peers)
+
+
+def _is_answered(case: Case, rank: Member) -> bool:
+    """True if the training thread goes on again and again."""
+    now = case.progress[rank.pid]
+    return now.kind == "moving" or moves(case.history, rank.pid, now.thread).recurrent
+
+
+def _trains_around(case: Case, rank: Member, seen: Profile) -> bool:
+    """True if steps are made of the answers: they are counted, or seen, with waits between, or a loop around these makes them."""
+    steps, whole = case.progress[rank.pid].steps, case.profile(rank, LATELY_SECONDS)
+    if steps is not None and steps.ago_seconds is not None:
+        return not steps.is_overdue(LATE_SECONDS, LATE_STEPS)
+    waits = {id(one.reading) for one in seen.sights}
+    if whole.seen(*STEP_TAGS) and whole.turns(lambda stack: id(stack) in waits) >= TWICE:
+        return True
+    lines = (line_of(case.history, frame) for one in seen.sights[-1:] for frame in user_frames(one.reading))
+    return any(steps_an_optimizer(line) for line in lines)
 
 
 def _starving(case: Case) -> Starving | None:

@@ -36,8 +36,9 @@ from perfwatch.triage.words.frames import (
     tags,
     tags_of,
     user_frame,
+    user_frames,
 )
-from perfwatch_probes.readings import FLAG, Frame, SourceLine, Stack
+from perfwatch_probes.readings import FLAG, GATHERED, PERTURBED, Frame, SourceLine, Stack
 
 FEW_STEPS = FEW_TIMES  # before so many, or where none was timed, the length of a step is unknown
 
@@ -252,6 +253,16 @@ def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -
     return FLAG in line.passes_if or bool(called & EVALUATES) or decorated
 
 
+def searches(history: History, seen: Profile) -> bool:
+    """True if most passes are in a loop that tries parameters out: evolution strategies train so, without gradients."""
+
+    def tries(stack: Stack) -> bool:
+        return any(line.parameters == PERTURBED for line in lines_around(history, stack))
+
+    passes = seen.where(lambda stack: "forward" in tags(stack))
+    return passes.share_where(tries) > MOSTLY
+
+
 def may_leave_early(case: Case, rank: Member, loop: Loop) -> bool:
     """True if a loop that trains tests whether something is finite, or clears gradients and makes none.
 
@@ -324,6 +335,26 @@ def makes_batches(case: Case, rank: Member, seen: Profile) -> float:
 def gathers(case: Case, rank: Member) -> Frame | None:
     """The line of a loop that goes through data for nothing but statistics; None where it may train, or its text is unknown."""
     return case.history.once(("gathers", rank.pid), lambda: _gathering_loop(case, rank))
+
+
+GATHERING_SECONDS = 5.0  # of backward passes alone, before they are more than a part of a step
+
+
+def gathers_gradients(case: Case, rank: Member) -> Frame | None:
+    """The line of a loop that makes backward passes and only adds up the gradients, where it was not left; None without one."""
+    seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
+    counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
+    if seen.samples < ENOUGH_SAMPLES or seen.seconds < GATHERING_SECONDS or counted or seen.count(updates):
+        return None
+
+    def gathered_at(stack: Stack) -> Frame | None:
+        frames = user_frames(stack) if in_backward(stack) else ()
+        looped = next((one for one in frames if (line := line_of(case.history, one)) is not None and line.loops), None)
+        line = line_of(case.history, looped)
+        return looped if line is not None and line.parameters == GATHERED else None
+
+    loop, untorn = seen.commonest(gathered_at), seen.where(lambda stack: is_user(stack.frames[-1]))
+    return loop if loop is not None and untorn.share_where(partial(inside, loop)) == 1.0 else None
 
 
 def _gathering_loop(case: Case, rank: Member) -> Frame | None:

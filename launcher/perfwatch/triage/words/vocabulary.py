@@ -90,6 +90,7 @@ convolution     torch/nn/modules/conv\.py  _conv_forward forward
 anomaly         torch/autograd/anomaly_mode\.py|torch/fx/traceback\.py  *
 format_stack    /traceback\.py  format_stack extract_stack extract walk_stack _extract_from_extended_frame_gen
 profiler        torch/(profiler|autograd)/(profiler|profiler_util|_memory_profiler)\.py|/c?[pP]rofile\.py|/tracemalloc\.py  *
+profiler        /trace\.py|coverage/pytracer\.py  *
 save            torch/serialization\.py  save _save _legacy_save __exit__ write_record
 save            torch/distributed/checkpoint/.*\.py  *
 restore         torch/distributed/checkpoint/state_dict_loader\.py  *  # and whatever of that it calls
