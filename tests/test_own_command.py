@@ -14,7 +14,7 @@ from perfwatch.top.started_watch import StartedWatch
 
 pytestmark = pytest.mark.live
 
-ITS_NAMES = ("typer", "msgspec", "json", "perfwatch", "sitecustomize")
+ITS_NAMES = ("click", "msgspec", "json", "perfwatch", "sitecustomize")
 
 
 @pytest.fixture

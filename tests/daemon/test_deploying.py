@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
 from perfwatch.cli import app
@@ -32,8 +31,10 @@ def manifest(deploy: Path) -> dict[str, Any]:
 
 def accepted(words: list[str]) -> None:
     """Raises unless the command line of ``perfwatch daemon`` takes these options."""
-    command = typer.main.get_command(app).commands["daemon"]  # type: ignore[attr-defined]
-    command.make_context("daemon", words)
+    context = app.make_context("perfwatch", ["daemon", *words])
+    command = app.get_command(context, "daemon")
+    assert command is not None
+    command.make_context("daemon", words, parent=context)
 
 
 @pytest.mark.live

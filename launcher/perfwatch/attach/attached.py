@@ -15,8 +15,9 @@ from perfwatch.captures.telling import headline
 from perfwatch.errors import CaptureFailed, NoSuchTarget
 from perfwatch.exporters.exporters import Open, Outlet, Outlets
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
-from perfwatch.jobs.discovery import refuse_several
+from perfwatch.jobs.discovery import refuse_orphan, refuse_several
 from perfwatch.jobs.other_trees import Relatives, relatives
+from perfwatch.jobs.permission import refuse_unreadable
 from perfwatch.jobs.target import find_job
 from perfwatch.processes.control import find_place
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
@@ -53,6 +54,7 @@ class Attached:
         mode: how the session calls itself: attach, or daemon.
         budget_bytes: what the recording may take.
         outlets: opens what else is told to other programs while we stay; nothing by default.
+        needs_memory: what the user has typed, where a job whose memory may not be read is refused; empty: it is watched.
         watch: makes the watch, of what ``Watch`` takes.
 
     Attributes:
@@ -69,6 +71,7 @@ class Attached:
         patience_seconds: float = HANG_TIMEOUT_SECONDS,
         model: Mapping[str, float] | None = None,
         outlets: Open | None = None,
+        needs_memory: str = "",
         mode: str = "attach",
         budget_bytes: int = BUDGET_BYTES,
         watch: Callable[..., Watch] = Watch,
@@ -83,7 +86,10 @@ class Attached:
             started = place.roots if place is not None else ()
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
+            refuse_orphan(target, filesystem)
             refuse_several(filesystem, child, target)
+            if needs_memory and target.gone is None:
+                refuse_unreadable(filesystem, child, target.program.pid, needs_memory)
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
             # their environment tells; of those that it says nothing of, who talks to whom.
             others = [root.pid for root in started if len(started) > 1]

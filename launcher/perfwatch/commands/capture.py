@@ -3,40 +3,40 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from perfwatch.options import PID, Argument, Exit, Json, OneOf, Option, Seconds
+
+KINDS = ("torch", "memory", "nsys", "ncu", "flame", "stacks")
 
 if TYPE_CHECKING:
     from perfwatch.captures.capture import Outcome, Request
 
 
 def capture(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="One of torch, memory, nsys, ncu, flame and stacks.")],
+    kind: Annotated[str, Argument("KIND", help="torch, memory, nsys, ncu, flame or stacks.", kind=OneOf(KINDS))],
     pid: Annotated[
         int | None,
-        typer.Argument(metavar="[PID]", help="Any process of the job; needless when one job is watched.", min=1),
+        Argument("[PID]", help="Any process of the job; needless when one job is watched.", kind=PID),
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
+        str | None, Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")
+    steps: Annotated[int | None, Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")] = None,
+    seconds: Annotated[
+        float | None, Option(metavar="TIME", kind=Seconds(0.05), help="How long, instead of steps.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
     rank: Annotated[
-        str, typer.Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
+        str, Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
     ] = "all",
-    stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
-    shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,
-    native: Annotated[
-        bool, typer.Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")
-    ] = False,
+    stacks: Annotated[bool, Option("--stacks", help="torch: with Python stacks.")] = False,
+    shapes: Annotated[bool, Option("--shapes", help="torch: with the shapes of inputs.")] = False,
+    memory: Annotated[bool, Option("--memory", help="torch: with allocations.")] = False,
+    native: Annotated[bool, Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")] = False,
     over_nccl: Annotated[
-        bool, typer.Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
+        bool, Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
     ] = False,
-    rate: Annotated[int | None, typer.Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
-    most_mib: Annotated[int, typer.Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    rate: Annotated[int | None, Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
+    most_mib: Annotated[int, Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
+    json: Json = False,
 ) -> None:
     """Profile a running job for a moment.
 
@@ -86,7 +86,7 @@ def capture(
         assert pid is not None
         outcome = _alone(pid, request, session)
     _show(outcome, json)
-    raise typer.Exit(outcome.exit_code)
+    raise Exit(outcome.exit_code)
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -3,12 +3,12 @@
 import sys
 from typing import Annotated
 
-import typer
+from perfwatch.options import PID, Argument, Json
 
 
 def doctor(
-    pid: Annotated[int | None, typer.Argument(min=1, help="Look at this process of a job too.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    pid: Annotated[int | None, Argument("[PID]", help="Look at this process of a job too.", kind=PID)] = None,
+    json: Json = False,
 ) -> None:
     """Say what can be observed here.
 

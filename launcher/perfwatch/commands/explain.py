@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument
 
 
 def _causes(incomplete: str) -> list[str]:
@@ -14,8 +14,8 @@ def _causes(incomplete: str) -> list[str]:
 def explain(
     cause: Annotated[
         str | None,
-        typer.Argument(
-            help="The cause that a verdict names, or a state; without it, list them all.", autocompletion=_causes
+        Argument(
+            "[CAUSE]", help="The cause that a verdict names, or a state; without it, list them all.", complete=_causes
         ),
     ] = None,
 ) -> None:
@@ -43,15 +43,15 @@ def explain(
     states = dict.fromkeys(rule.cause.state for rule in RULES)
     if cause is None or wanted in states:
         for state in states if cause is None else (wanted,):
-            typer.echo(f"{state}:")
+            print(f"{state}:")
             for name, rule in rules.items():
                 if rule.cause.state == state:
-                    typer.echo(entry(name, sentence(name), max(map(len, rules)), width))
+                    print(entry(name, sentence(name), max(map(len, rules)), width))
         return
     rules |= {form: rule for rule in RULES for form in rule.cause.also}
     if wanted in NAMES:
-        typer.echo(f"{wanted}, a form of {rules[wanted].cause.name}\n")
-        typer.echo(f"{fitted(end_page(NAMES[wanted]), width)}\n")
+        print(f"{wanted}, a form of {rules[wanted].cause.name}\n")
+        print(f"{fitted(end_page(NAMES[wanted]), width)}\n")
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
         raise UsageError(
@@ -59,10 +59,8 @@ def explain(
             f"did you mean {' or '.join(close)}?" if close else "perfwatch explain lists them all",
         )
     rule = rules[wanted]
-    typer.echo(
-        f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n"
-    )
-    typer.echo(fitted(page(rule.cause.name), width))
+    print(f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n")
+    print(fitted(page(rule.cause.name), width))
     if rule.cause.also and wanted == rule.cause.name:
         forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
-        typer.echo(f"\n{fitted(forms, width)}")
+        print(f"\n{fitted(forms, width)}")

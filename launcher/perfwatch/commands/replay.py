@@ -3,20 +3,20 @@
 import sys
 from typing import Annotated
 
-import typer
-
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+from perfwatch.options import Argument, Exit, Json, Option
 
 
 def replay(
     session: Annotated[
-        str | None, typer.Argument(help="A session, a folder of sessions, or an archive; the newest one by default.")
+        str | None,
+        Argument("[SESSION]", help="A session, a folder of sessions, or an archive; the newest one by default."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
+        str | None, Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
     ] = None,
-    final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    final: Annotated[bool, Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
+    json: Json = False,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
     layers: Layers = None,
@@ -77,4 +77,4 @@ def replay(
     code, said = gated(shown.verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise Exit(code)

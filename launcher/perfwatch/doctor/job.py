@@ -1,11 +1,11 @@
 """The checks of one process, for ``perfwatch doctor PID``: what is armed, possible or denied."""
 
-import os
 from collections.abc import Iterator
 
 from perfwatch.doctor.checkup import Ability, armed, denied, possible
 from perfwatch.doctor.gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
+from perfwatch.jobs.permission import open_memory
 from perfwatch.recording.redaction import redact_command
 from perfwatch_probes.bounds import ENVIRONMENT_BYTES
 from perfwatch_probes.deadline import Caller
@@ -80,11 +80,6 @@ def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
         refusal = explain(process.pid, access(process.pid, filesystem.proc))
         return denied("stacks and waits", refusal.reason, refusal.advice)
     return possible("stacks and waits", "its memory may be read")
-
-
-def open_memory(path: str) -> None:
-    """Runs in the killable child. Raises OSError where ptrace access is denied."""
-    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]:
