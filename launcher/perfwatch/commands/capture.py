@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from perfwatch.options import PID, Argument, Exit, Json, OneOf, Option, Seconds
 
+OF_MEMORY = ("stacks", "flame")  # read the memory of the job
 KINDS = ("torch", "memory", "nsys", "ncu", "flame", "stacks")
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
     from perfwatch.processes.stop_signals import Leaving
 
     with Leaving() as leaving:
-        attached = Attached(pid, leaving, session=session)
+        needs = f"perfwatch capture {request.kind} {pid}" if request.kind in OF_MEMORY else ""
+        attached = Attached(pid, leaving, session=session, needs_memory=needs)
         try:
             return attached.capture(request, sys.stderr)
         finally:

@@ -103,11 +103,9 @@ def choose(
             found = [job for job in living if not is_notebook(job.tops[0])] or living
     others = _of_others(len(hidden), command)
     if not found:
-        what = f"no training job of {wanted.words}" if wanted.words and not wanted.target else "no training job"
-        what = f"no training job whose command line has {wanted.target!r}" if wanted.target else what
-        raise NoSuchTarget(
-            f"{what} runs on this machine", others or "perfwatch ps lists the training jobs of this machine"
-        )
+        what = f"{wanted.words} has no training job" if wanted.words else "no training job runs"
+        what = f"no training job whose command line has {wanted.target!r} runs" if wanted.target else what
+        raise NoSuchTarget(f"{what} on this machine", others or "perfwatch ps lists the training jobs of this machine")
     if len(found) > 1:
         which = f" match {wanted.words!r}" if wanted.words else " run on this machine"
         listed = [f"{command} {job.tops[0].pid}    # {' '.join(job.command)}"[:120] for job in found[:MOST_NAMED]]

@@ -44,13 +44,18 @@ def refuse_unreadable(filesystem: Filesystem, child: Caller, pid: int, command: 
 def _refusal(pid: int, facts: Access, command: str) -> tuple[str, str]:
     other = facts.target_uid is not None and facts.target_uid != facts.our_uid
     without = f"or without stacks and waits: {command} --without-stacks" if " attach " in command else ""
-    if other and facts.our_uid and facts.yama_scope != 3 and not facts.in_container:
+    if other and facts.our_uid and facts.yama_scope != 3:
+        contained = (
+            "in a container, it needs CAP_SYS_PTRACE too: docker run --cap-add SYS_PTRACE ..."
+            if facts.in_container
+            else ""
+        )
         return (
             f"permission denied: pid {pid} belongs to {user_name(facts.target_uid)}",
-            f"{as_root(command)}\n{without}",
+            "\n".join(filter(None, (as_root(command), contained, without))),
         )
     why = explain(pid, facts)
-    return f"permission denied: {why.reason}", f"{why.advice}\n{without}"
+    return f"permission denied: {why.reason}", "\n".join(filter(None, (why.advice, without)))
 
 
 def user_name(uid: int | None) -> str:

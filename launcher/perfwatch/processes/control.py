@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.processes.channel import Message
-from perfwatch.processes.place import HOMES, Root, places, rooted, roots
+from perfwatch.processes.place import HOMES, Root, is_watch, places, rooted, roots
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.guest import Guests, identity_of, is_ours
 from perfwatch_probes.probe import Unavailable
@@ -168,13 +168,25 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
     return answer
 
 
-def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
+def find_watcher(
+    pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc"), runs_alone: bool = False
+) -> Path | None:
     """The control socket of our own watcher whose job has this process (or is started by it), if there is one.
 
-    Another user's watcher is not asked: what it says is that user's word, and root judges for itself.
+    Another user's watcher is not asked: what it says is that user's word, and root judges for itself. That of ``run``, which has
+    started the job, goes before one of a daemon or of ``attach --watch``.
+
+    runs_alone: True if only a watcher of ``run`` is looked for.
     """
-    controls = (folder / "control" for folder, _ in _meant(pid, _own(homes), proc))
-    return next((control for control in controls if _listens(control)), None)
+    found = list(_own(homes))
+    started = [one for one in found if not is_watch(one[0])]
+    joined = [one for one in found if is_watch(one[0])] if not runs_alone else []
+    for some in (started, joined):
+        controls = (folder / "control" for folder, _ in _meant(pid, some, proc))
+        control = next((control for control in controls if _listens(control)), None)
+        if control is not None:
+            return control
+    return None
 
 
 def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
@@ -202,7 +214,8 @@ def find_place(
     except Unavailable:
         return None
     if owner is None or owner.uid != os.getuid() or is_ours(owner):
-        for folder, found in _meant(pid, _own(homes), proc):
+        armed = (one for one in _own(homes) if not is_watch(one[0]))
+        for folder, found in _meant(pid, armed, proc):
             return ArmedJob(AgentFolder(folder), tuple(found))
     if guests is None or owner is None or is_ours(owner):
         return None

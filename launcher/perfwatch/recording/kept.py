@@ -25,6 +25,7 @@ HARMLESS_ENDS = ("finished",)
 EXPLAINS_THE_END = ("hung", "slow")
 CHECKED = ".checked"  # its time says when the limits were last looked after
 CHECK_SECONDS = 3600.0
+GOING = ".removed-"  # how the name of a session begins that is being removed
 YOUNG_SECONDS = 3600.0  # what was recorded just now is not removed to make room
 
 
@@ -112,10 +113,30 @@ def sessions_in(homes: Iterable[str]) -> list[Kept]:
 def _folders(home: str) -> Iterator[str]:
     for own in own_folders(Path(home)):
         with suppress(OSError), os.scandir(own) as entries:
-            yield from (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            yield from (
+                entry.path
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(GOING)
+            )
 
 
-def remove_all(chosen: Iterable[Kept], remove: Callable[[str], None] = shutil.rmtree) -> Removed:
+def remove(folder: str) -> None:
+    """Remove a session: out of sight in one step, so that what is cut short leaves no half of one. Raises OSError."""
+    home, name = os.path.split(folder)
+    gone = os.path.join(home, f"{GOING}{name}")
+    os.rename(folder, gone)
+    shutil.rmtree(gone)
+
+
+def _clear(home: str) -> None:
+    """Remove what an earlier removal has left."""
+    with suppress(OSError), os.scandir(home) as entries:
+        for entry in entries:
+            if entry.name.startswith(GOING) and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def remove_all(chosen: Iterable[Kept], remove: Callable[[str], None] = remove) -> Removed:
     """Remove sessions, but for those that are being written."""
     removed, stuck = [], []
     for one in chosen:
@@ -159,6 +180,7 @@ def keep_within(home: str, limits: Limits, now: Callable[[], float] = time.time)
     with suppress(OSError):
         os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(stamp, follow_symlinks=False)
+    _clear(home)
     return remove_all(beyond(sessions_in([home]), limits, now()))
 
 

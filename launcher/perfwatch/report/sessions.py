@@ -47,7 +47,10 @@ class SessionsReport:
         total = sum(one.size_bytes for one in self.sessions)
         folders = ", ".join(dict.fromkeys(one.folder.rpartition("/")[0] for one in self.sessions))
         oldest = time.strftime("%Y-%m-%d", time.localtime(self.sessions[-1].created))
-        yield Text(f"{len(self.sessions)} sessions since {oldest}, {size(total)} in {clean(folders)}", style="dim")
+        count = len(self.sessions)
+        yield Text(
+            f"{count} session{'s' if count > 1 else ''} since {oldest}, {size(total)} in {clean(folders)}", style="dim"
+        )
 
 
 def size(count: int) -> str:
