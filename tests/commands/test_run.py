@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 def options(command: str, *words: str) -> dict[str, Any]:
     """What a command is given."""
-    context = app.make_context("perfwatch", [command, *words])
+    context = app.make_context("perfwatch", [command])
     found = app.get_command(context, command)
     assert found is not None
     return found.make_context(command, list(words), parent=context).params

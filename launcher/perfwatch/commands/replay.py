@@ -1,10 +1,18 @@
 """``perfwatch replay``: judge a recorded session again."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
 from perfwatch.options import Argument, Exit, Json, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Many
+
+    from perfwatch.recording.recording import Event
+
+LARGE_BYTES = 32 * 2**20  # of a session whose recent part alone is loaded
+REMEMBER_SECONDS = 600.0  # as the watcher does
 
 
 def replay(
@@ -47,10 +55,14 @@ def replay(
     from perfwatch.postmortem import diagnose
     from perfwatch.recording import archive
     from perfwatch.recording.finding import find_session
-    from perfwatch.recording.recording import load
+    from perfwatch.recording.recent import lines_bytes, load_recent
+    from perfwatch.recording.recording import load, load_session
+    from perfwatch.recording.session import AUTOPSY
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_alive, parse_moment, told_first
+    from perfwatch.report.progress import bar
     from perfwatch.report.replay import ReplayReport
+    from perfwatch.triage.history import key_of
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
@@ -58,7 +70,14 @@ def replay(
     model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
-        recording = told(load(opened), model)
+        if lines_bytes(opened) > LARGE_BYTES and load_session(opened).mode not in (MODE, AUTOPSY) and _in_seconds(at):
+            with bar(sys.stderr, "reading") as progress:
+                recording = load_recent(
+                    opened, key_of, REMEMBER_SECONDS, lambda events: _moment(at, final, events), progress
+                )
+        else:
+            recording = load(opened)
+    recording = told(recording, model)
     judge = judge_recorded if recording.session.mode == MODE else diagnose
 
     def judged(moment: float) -> ReplayReport:
@@ -78,3 +97,18 @@ def replay(
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
     raise Exit(code)
+
+
+def _in_seconds(at: str | None) -> bool:
+    """True unless a moment is named that only the whole recording tells."""
+    try:
+        return at is None or float(at) >= 0
+    except ValueError:
+        return False
+
+
+def _moment(at: str | None, final: bool, events: "Many[Event]") -> float | None:
+    """The moment, besides the end, at which a session is judged."""
+    from perfwatch.report.moment import last_told
+
+    return None if final else float(at) if at is not None else last_told(events)
