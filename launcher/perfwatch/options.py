@@ -72,7 +72,8 @@ class Number(Kind):
     whole: bool = False
 
     def __post_init__(self) -> None:
-        self.example = f"{self.least or 1:g}" if self.whole else "8e9, or 8b"
+        likely = max(self.least or 0, 1) if self.most is None else (self.most + (self.least or 0)) / 2
+        self.example = "8e9, or 8b" if self.most is None and not self.whole else f"{likely:g}"
 
     def read(self, text: str) -> float | int:
         """Raises ValueError."""
@@ -133,9 +134,8 @@ class OneOf(Kind):
             raise ValueError(f"not one of {', '.join(self.words)}")
         return text
 
-    def advice(self, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Also the nearest of them, for a word that was mistyped: it is in ``UsageError`` of ``convert``."""
-        return ""
+    def __post_init__(self) -> None:
+        self.example = self.words[0] if self.words else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click asks for it."""
@@ -305,7 +305,8 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the help."""
-        return [*(name for names in self._sections.values() for name in names), *self._hidden, *self.commands]
+        listed = (name for names in self._sections.values() for name in names)
+        return list(dict.fromkeys([*listed, *self._hidden, *self.commands]))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, or None."""
@@ -489,7 +490,7 @@ def _named(param: click.Parameter | None, ctx: click.Context | None) -> str:
     if param is None or param.name is None:
         return "perfwatch"
     if ctx is None or isinstance(param, click.Argument):
-        return param.make_metavar(ctx).strip("[]") if ctx is not None else param.name
+        return str(ctx.info_name) if ctx is not None else param.name
     source = ctx.get_parameter_source(param.name)
     name = max(param.opts, key=len)
     if source is ParameterSource.ENVIRONMENT and isinstance(param.envvar, list):

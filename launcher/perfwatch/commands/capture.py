@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.options import PID, Argument, Exit, Json, OneOf, Option, Seconds
+from perfwatch.options import Argument, Exit, Json, OneOf, Option, Seconds
 
 OF_MEMORY = ("stacks", "flame")  # read the memory of the job
 KINDS = ("torch", "memory", "nsys", "ncu", "flame", "stacks")
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 def capture(
     kind: Annotated[str, Argument("KIND", help="torch, memory, nsys, ncu, flame or stacks.", kind=OneOf(KINDS))],
-    pid: Annotated[
-        int | None,
-        Argument("[PID]", help="Any process of the job; needless when one job is watched.", kind=PID),
+    target: Annotated[
+        str | None,
+        Argument(
+            "[PID|PATTERN|SESSION]",
+            help="Any process of the job, a part of its command line, or a recording of it; the only job by default.",
+            no_option=("--pid", "-p"),
+        ),
     ] = None,
     session: Annotated[
         str | None, Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
@@ -55,8 +59,10 @@ def capture(
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'
     """
+    from perfwatch.attach.asked import process
     from perfwatch.captures.capture import Request
     from perfwatch.errors import UsageError
+    from perfwatch.processes.control import watchers
     from perfwatch.text import say
     from perfwatch.top import asking
     from perfwatch.watching.capturing import find
@@ -69,11 +75,15 @@ def capture(
         raise UsageError(f"--{wrong[0]} is not of a {kind} capture", f"it takes: {', '.join(chosen.OPTIONS) or 'none'}")
     if steps is not None and seconds is not None:
         raise UsageError("--steps and --seconds together: which of them?", "give one")
+    ranks = _ranks(rank)
+    pid = None if target is None else process(target, command=f"perfwatch capture {kind}")
+    if pid is None and session is None and not watchers():
+        pid = process(None, command=f"perfwatch capture {kind}")
     request = Request(
         kind=kind,
         steps=steps,
         seconds=seconds,
-        ranks=_ranks(rank),
+        ranks=ranks,
         pid=pid,
         options=options,
         most_bytes=most_mib * 2**20,

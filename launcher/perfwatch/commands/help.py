@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from perfwatch.commands import COMMANDS
-from perfwatch.options import Argument
+from perfwatch.options import Argument, nearest
 
 
 def help(
@@ -22,7 +22,6 @@ def help(
     import click
 
     from perfwatch.errors import UsageError
-    from perfwatch.options import nearest
 
     above = click.get_current_context().find_root()
     group = above.command

@@ -66,7 +66,7 @@ def replay(
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
-        raise UsageError("--at and --final name two moments", "give one of them")
+        raise UsageError("--at and --final name two moments: choose one of them", "perfwatch replay --final")
     model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:

@@ -51,12 +51,12 @@ def report(
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
-        raise UsageError("--at and --final name two moments", "give one of them")
+        raise UsageError("--at and --final name two moments: choose one of them", "perfwatch report --final")
     chosen = named(format) if format else ending(output.name) if output else FORMATS[0]
     if chosen is None:
         listed = "\n".join(f"{one.name:<12}{one.suffix:<18}{one.what}" for one in FORMATS)
         asked = f"--format {format!r}" if format else f"the ending of {output}"
-        raise UsageError(f"{asked} names no form of a report", listed)
+        raise UsageError(f"{asked} is not a report format", listed)
     gc.disable()  # a recording is many small records that all stay: looking through them again and again takes as long as reading
     folder = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.options import Argument, Json, OneOf, Option, Seconds
+from perfwatch.options import Argument, Json, OneOf, Option, Seconds, nearest
 
 if TYPE_CHECKING:
     from perfwatch.recording.kept import Kept
@@ -84,7 +84,6 @@ def _named(found: "list[Kept]", names: list[str]) -> "list[Kept]":
     import os
 
     from perfwatch.errors import SessionUnreadable
-    from perfwatch.options import nearest
 
     chosen = []
     for name in names:
@@ -124,7 +123,8 @@ def _remove(chosen: "list[Kept]", dry_run: bool, json: bool, child: object) -> N
     else:
         for one in done.removed if len(done.removed) < 20 or dry_run else ():
             print(f"{'would remove' if dry_run else 'removed'} {one.name}")
-        print(f"{len(done.removed)} sessions, {size(freed)}{' would be freed' if dry_run else ' freed'}")
+        count = f"{len(done.removed)} session{'' if len(done.removed) == 1 else 's'}"
+        print(f"{count}, {size(freed)}{' would be freed' if dry_run else ' freed'}")
     if done.stuck:
         raise SessionUnwritable(
             "\n".join(f"{folder} cannot be removed: {reason}" for folder, reason in done.stuck).replace("\n", "; ")

@@ -42,8 +42,8 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuChecku
     try:
         process = identify(filesystem, pid, child, redact_command)
         gone = ended(filesystem, process)
-    except Unavailable as unavailable:
-        raise NoSuchTarget(f"no process {pid}: {unavailable.reason}", "perfwatch ps lists the training jobs") from None
+    except Unavailable:
+        raise NoSuchTarget(f"no process {pid}", "perfwatch ps lists the training jobs of this machine") from None
     if gone is not None:
         raise NoSuchTarget(
             f"process {pid} ({process.name}) is a zombie: it has ended", f"perfwatch doctor {process.parent_pid}"

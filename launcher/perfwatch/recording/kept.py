@@ -37,6 +37,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 class _Event(msgspec.Struct, frozen=True):
     kind: str = ""
     verdict: _Verdict | None = None
+    facts: dict[str, Any] = {}
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +199,8 @@ def _told(events: Path) -> tuple[_Verdict | None, bool]:
         except DAMAGED:
             continue
         told = event.verdict
+        if event.kind == "outcome" and (told is None or told.state == "inconclusive"):
+            told = _end(event.facts) or told  # too short to be judged, and reaped
         if event.kind == "retraction":
             shown = None
         if told is None:
@@ -208,6 +211,14 @@ def _told(events: Path) -> tuple[_Verdict | None, bool]:
         ):
             shown = told
     return shown, calm
+
+
+def _end(facts: dict[str, Any]) -> _Verdict | None:
+    """How a run ended, by what it was reaped with."""
+    code = facts.get("exit_code")
+    if not isinstance(code, int):
+        return None
+    return _Verdict("gone", "finished" if code == 0 else f"exit code {code}")
 
 
 def size_of(folder: Path) -> int:
