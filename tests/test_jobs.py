@@ -2,12 +2,14 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from perfwatch.errors import NotATrainingJob, UsageError
+from perfwatch.errors import NoSuchTarget, NotATrainingJob, UsageError
+from perfwatch.jobs.chosen import Wanted, choose
 from perfwatch.jobs.discovery import (
     ListedJob,
     ListedProcess,
@@ -383,3 +385,72 @@ def test_a_worker_whose_rank_has_ended_is_no_job_beside_the_others(machine: Fake
     machine.process(110, 50, name="pt_data_worker")
 
     asked(machine, 50)
+
+
+CONTAINER = "3f" * 32
+POD_UID = "0e4b8c5a-1111-2222-3333-444455556666"
+
+
+@pytest.fixture
+def crowded(machine: FakeMachine) -> FakeMachine:
+    """A job of a Slurm job, one in a pod, and one that only says that it is in that pod."""
+    slurm = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"
+    pod = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope\n"
+    for pid, command, groups in (
+        (100, "python slurm.py", slurm),
+        (200, "python pod.py", pod),
+        (300, "python liar.py", "0::/user\n"),
+    ):
+        machine.process(pid, 1, command, environ="HOSTNAME=web-0" if pid > 100 else "")
+        machine.write(f"{pid}/cgroup", groups)
+    return machine
+
+
+def chosen(machine: FakeMachine, tmp_path: Path, **wanted: Any) -> int:
+    """The job that is meant."""
+    known = {"trainer": CONTAINER}
+    return choose(Wanted(**wanted), machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path)},
+                  id_of=lambda name: known.get(name, ""))[0]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pid"),
+    [
+        ({"target": "slurm.py"}, 100),
+        ({"target": "s.u.m"}, 100),
+        ({"slurm": 4711}, 100),
+        ({"pod": "web-0"}, 200),
+        ({"pod": POD_UID}, 200),
+        ({"container": CONTAINER[:12]}, 200),
+        ({"container": "trainer"}, 200),
+    ],
+    ids=str,
+)
+def test_a_job_is_named_by_what_its_user_cannot_change(
+    crowded: FakeMachine, tmp_path: Path, wanted: dict[str, Any], pid: int
+) -> None:
+    """Control groups; a host name counts within Kubernetes alone."""
+    assert chosen(crowded, tmp_path, **wanted) == pid
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"target": "none.py"}, {"slurm": 12}, {"pod": "web-1"}, {"container": "nobody"}], ids=str
+)
+def test_where_no_job_is_meant_that_is_said(crowded: FakeMachine, tmp_path: Path, wanted: dict[str, Any]) -> None:
+    """With what was asked for."""
+    with pytest.raises(NoSuchTarget, match=str(next(iter(wanted.values())))):
+        chosen(crowded, tmp_path, **wanted)
+
+
+def test_the_only_job_is_meant_and_of_several_none(machine: FakeMachine, tmp_path: Path) -> None:
+    """Those that there are get listed, with what to type; an orphan is none, and a notebook only where nothing else runs."""
+    machine.process(100, 1, name="pt_data_worker")
+    machine.process(200, 1, "python -m ipykernel_launcher")
+    assert chosen(machine, tmp_path) == 200
+    machine.process(300, 1, "python train.py")
+    assert chosen(machine, tmp_path) == 300
+    machine.process(400, 1, "python other.py")
+    with pytest.raises(UsageError, match="2 training jobs run on this machine") as told:
+        chosen(machine, tmp_path)
+
+    assert [line.split()[2] for line in told.value.advice.splitlines()] == ["300", "400"]
