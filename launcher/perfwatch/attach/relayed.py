@@ -13,7 +13,7 @@ from perfwatch.text import duration
 from perfwatch.text import say as tell
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
-from perfwatch.watching.when_to_stop import OneShot, countdown
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable
 
@@ -47,6 +47,8 @@ def ask_watcher(
             f"asking the watcher of perfwatch {status.get('mode', 'run')}, which has known this job for "
             f"{duration(status.get('elapsed_seconds'))}; --fresh looks anew",
         )
+        # What it has seen counts; from now on it samples closely, and that takes a moment to tell.
+        shot.started_at = -min(float(status.get("elapsed_seconds") or 0.0), UNCLEAR_SECONDS - LONGER_SECONDS)
         while True:
             answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
             verdict = msgspec.convert(answer["verdict"], Verdict)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from perfwatch.options import Argument, Option
+from perfwatch.options import Argument, Json, Option
 
 
 def bundle(
@@ -14,6 +14,7 @@ def bundle(
     output: Annotated[
         Path | None, Option("--output", "-o", metavar="FILE", help="Where it goes; SESSION.tar.gz here by default.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Make one redacted archive of a session.
 
@@ -44,4 +45,11 @@ def bundle(
         print(f"left out: {name} (not a file of the recording)", file=sys.stderr)
     if bundled.dropped_lines:
         print(f"left out: {bundled.dropped_lines} damaged lines", file=sys.stderr)
-    print(str(target))
+    if json:
+        import msgspec
+
+        told = {"schema": "perfwatch.bundle/1", "path": str(target), "files": bundled.names, "left_out": bundled.left_out,
+                "dropped_lines": bundled.dropped_lines}  # fmt: skip
+        print(msgspec.json.encode(told).decode())
+    else:
+        print(str(target))

@@ -1,8 +1,11 @@
 """``perfwatch explain``: what a verdict means, from the page of its cause."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.options import Argument
+from perfwatch.options import Argument, Json
+
+if TYPE_CHECKING:
+    from perfwatch.triage.rule import Rule
 
 
 def _causes(incomplete: str) -> list[str]:
@@ -18,6 +21,7 @@ def explain(
             "[CAUSE]", help="The cause that a verdict names, or a state; without it, list them all.", complete=_causes
         ),
     ] = None,
+    json: Json = False,
 ) -> None:
     """Say what a cause means.
 
@@ -28,6 +32,7 @@ def explain(
       perfwatch explain                  every cause that perfwatch can name
       perfwatch explain hung
       perfwatch explain stuck_worker
+      perfwatch explain --json | jq -r '.causes[] | [.state, .cause] | @tsv'
     """
     import difflib
     import shutil
@@ -41,6 +46,10 @@ def explain(
     rules = {rule.cause.name: rule for rule in RULES}
     wanted = (cause or "").strip().lower().replace("-", "_").replace(" ", "_")
     states = dict.fromkeys(rule.cause.state for rule in RULES)
+    meant = [one for one in RULES if cause is None or wanted in (one.cause.state, one.cause.name, *one.cause.also)]
+    if json and meant:
+        _print_json(meant)
+        return
     if cause is None or wanted in states:
         for state in states if cause is None else (wanted,):
             print(f"{state}:")
@@ -64,3 +73,22 @@ def explain(
     if rule.cause.also and wanted == rule.cause.name:
         forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
         print(f"\n{fitted(forms, width)}")
+
+
+def _print_json(rules: "list[Rule]") -> None:
+    import msgspec
+
+    from perfwatch.report.explanation import page, sentence
+
+    causes = [
+        {
+            "cause": rule.cause.name,
+            "state": rule.cause.state,
+            "owner": rule.cause.owner,
+            "forms": list(rule.cause.also),
+            "sentence": sentence(rule.cause.name),
+            "page": page(rule.cause.name),
+        }
+        for rule in rules
+    ]
+    print(msgspec.json.encode({"schema": "perfwatch.explain/1", "causes": causes}).decode())
