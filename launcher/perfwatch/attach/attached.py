@@ -47,7 +47,7 @@ LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
 CAPTURE_TURN_SECONDS = 0.1
 
 
-class _Counter:
+class _RequestServer:
     """Where other commands ask a watcher that stays. A machine without room for its socket does without."""
 
     def __init__(self, attached: "Attached", stream: IO[str]) -> None:
@@ -212,14 +212,17 @@ class Attached:
         self._news = lambda news: self._tell(stream, news)
         if stream.isatty():
             say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
-        with contextlib.closing(_Counter(self, stream)) as counter:
+        with contextlib.closing(_RequestServer(self, stream)) as requests:
             while not self.leaving.asked:
                 pause = self._tick(stream)
                 if self._watch.last is not None and self._watch.last.state == "gone":
                     self._outlets.ended(self._watch.last)
                     return self._final(self._watch.last)
                 self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
-                counter.serve(pause)
+                try:
+                    requests.serve(pause)
+                except Exception as error:  # what others ask for must not end the watch
+                    self._failed(error, stream)
         self._outlets.ended(None)
         return self._final(self._known(stream))
 
