@@ -19,7 +19,7 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,10 @@ import click
 from perfwatch.errors import PerfwatchError, UsageError
 from perfwatch.options import OPTIONS, APath, ClickOption, Kind, Option, nearest
 
+Note = Callable[[str], object]
+
 VARIABLE = "PERFWATCH_CONFIG"
+NOTES = "perfwatch.settings"  # in the context of a command
 MACHINE = Path("/etc/perfwatch/config.toml")
 SETTABLE = ("run", "attach", "daemon")  # each option of these has an environment variable and may stand in a file
 SESSIONS = "sessions"  # the table of what recordings may take
@@ -69,7 +72,7 @@ def read(path: Path, required: bool = False) -> ConfigFile | None:
     Raises:
         UsageError: it cannot be read, is no TOML, or others can write it.
     """
-    from perfwatch_probes.deadline import KillableChild
+    from perfwatch_probes.deadline import KillableChild, NotStarted
     from perfwatch_probes.probe import Unavailable
 
     if path == MACHINE and not required and not os.path.lexists(path):
@@ -77,6 +80,10 @@ def read(path: Path, required: bool = False) -> ConfigFile | None:
     child = KillableChild()
     try:
         content, state, folder = child.call(_content, os.path.abspath(path), deadline_seconds=DEADLINE_SECONDS)
+    except NotStarted as why:
+        if required:
+            raise UsageError(f"{path}: it cannot be read: {why.reason}", why.advice) from None
+        return None
     except FileNotFoundError:
         if required:
             raise UsageError(f"{path}: no such file", ADVICE) from None
@@ -87,7 +94,7 @@ def read(path: Path, required: bool = False) -> ConfigFile | None:
             return None  # not ours to read
         raise UsageError(f"{path}: it cannot be read: {said}", ADVICE) from None
     finally:
-        child.close()
+        child.end(DEADLINE_SECONDS)
     _refuse_if_others_write(path, state, folder)
     return ConfigFile(path, _tables(path, content), bool(state[1] & 0o044))
 
@@ -126,7 +133,7 @@ def _tables(path: Path, content: bytes) -> dict[str, dict[str, object]]:
 
 
 def settings(
-    command: click.Command, every: Mapping[str, click.Command], files: list[ConfigFile], lenient: bool = False
+    command: click.Command, every: Mapping[str, click.Command], files: list[ConfigFile], note: Note | None = None
 ) -> dict[str, object]:
     """What the files set of a command's options, each value checked.
 
@@ -134,7 +141,7 @@ def settings(
         command: one of those that can be set.
         every: all of them, by name.
         files: weakest first.
-        lenient: tell what is wrong on stderr and go on without it.
+        note: told what is wrong, which is then left out; None: it is raised.
 
     Raises:
         UsageError: an option that there is not, or a value that makes no sense.
@@ -142,9 +149,9 @@ def settings(
     found: dict[str, object] = {}
     for file in files:
         for trouble in [*_unknown(file, every), *_taken(file, command, found)]:
-            if not lenient:
+            if note is None:
                 raise trouble
-            print(f"perfwatch: {trouble.message}; it is ignored", file=sys.stderr)
+            note(f"{trouble.message}; it is ignored")
     return found
 
 
@@ -193,16 +200,16 @@ def _taken(file: ConfigFile, command: click.Command, found: dict[str, object]) -
         found[option.name or ""] = text
 
 
-def load(environ: Mapping[str, str], lenient: bool = False) -> list[ConfigFile]:
-    """The files that there are, weakest first. Raises as ``read``; lenient: tells it on stderr and goes on without."""
+def load(environ: Mapping[str, str], note: Note | None = None) -> list[ConfigFile]:
+    """The files that there are, weakest first. Raises as ``read``; ``note`` is told instead, where there is one."""
     found = []
     for path, required in candidates(environ):
         try:
             file = read(path, required)
         except UsageError as why:
-            if not lenient or required:
+            if note is None:
                 raise
-            print(f"perfwatch: {why.message}; it is ignored", file=sys.stderr)
+            note(f"{why.message}; it is ignored")
             continue
         if file is not None:
             found.append(file)
@@ -213,12 +220,26 @@ def _apply(ctx: click.Context, param: click.Parameter, path: Path | None) -> Non
     """Before the other options are read: what the files say of them."""
     if ctx.resilient_parsing:
         return
-    lenient = ctx.command.name == "run" and path is None  # a mistake of the machine's must not keep a job from starting
+    # A mistake of the machine's must not keep a job from starting.
+    notes: list[str] | None = [] if ctx.command.name == "run" and path is None else None
+    note = notes.append if notes is not None else None
     environ = {**os.environ, VARIABLE: str(path)} if path is not None else os.environ
     group = ctx.find_root().command
     every = (group.get_command(ctx, name) for name in SETTABLE) if isinstance(group, click.Group) else (ctx.command,)
     commands = {one.name or "": one for one in every if one is not None}
-    ctx.default_map = settings(ctx.command, commands, load(environ, lenient), lenient)
+    try:
+        ctx.default_map = settings(ctx.command, commands, load(environ, note), note)
+    except Exception as error:  # no bug of ours must, and no lack of memory either
+        if notes is None:
+            raise
+        notes.append(f"configuration files are ignored: {error}")
+    ctx.meta[NOTES] = notes or []
+
+
+def notes() -> list[str]:
+    """What is wrong with the files, where the running command goes on without them."""
+    ctx = click.get_current_context(silent=True)
+    return list(ctx.meta.get(NOTES, ())) if ctx is not None else []
 
 
 def session_limits(environ: Mapping[str, str]) -> dict[str, float]:

@@ -126,7 +126,7 @@ def test_a_mistake_of_the_machine_does_not_keep_a_job_from_starting(tmp_path: Pa
     environment.pop("PERFWATCH_CONFIG", None)
     if os.geteuid() == 0:  # whose own folder is that of the password file
         environment["PERFWATCH_CONFIG"] = str(folder / "config.toml")
-    words = (sys.executable, "-m", "perfwatch", "run", "-q", "--", "sh", "-c", "exit 6")
+    words = (sys.executable, "-m", "perfwatch", "run", "--", "sh", "-c", "exit 6")
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, "it is ignored" in done.stderr) == (6, True)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 
 def test_no_such_pid(attach: Attach) -> None:
-    """Exit code 3, a sentence, the advice, and nothing on stdout for whoever parses it."""
+    """Exit code 3, a sentence, the advice, and the same on stdout for whoever parses it."""
     answer = attach(4_194_305)
 
     assert (answer.code, json.loads(answer.out)["error"]["code"]) == (3, 3)

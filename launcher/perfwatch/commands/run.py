@@ -77,10 +77,12 @@ def run(
                                                   its model FLOPs utilisation
     """
     import os
+    import sys
 
     from perfwatch.errors import UsageError
     from perfwatch.run import supervise
     from perfwatch.run.request import Request
+    from perfwatch.settings import notes
 
     if arm.startswith("ncu") and not agent:
         raise UsageError(f"--arm {arm}: it is the agent that opens the window", "leave out --no-agent")
@@ -88,6 +90,8 @@ def run(
         from perfwatch.captures.triggers import states
 
         on = states(capture_on)
+    for one in notes() if not quiet else ():
+        print(f"perfwatch: {one}", file=sys.stderr)
     request = Request(
         command=tuple(command),
         agent=agent,
