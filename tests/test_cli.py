@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 
 from perfwatch import __version__
+from perfwatch.cli import app
 from perfwatch.commands import COMMANDS, SECTIONS
 from perfwatch.errors import PerfwatchError
 from perfwatch.processes.reinvoke import own_command
@@ -292,3 +294,14 @@ def test_watch_that_ends_before_it_begins_is_told_so(
 
     assert str(raised.value) == "the watch ended at once (exit code 9): ImportError: no such thing"
     assert raised.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_that_takes_a_value_says_which(name: str) -> None:
+    """A metavar of its own, not the name of a type."""
+    context = app.make_context("perfwatch", [name])
+    found = app.get_command(context, name)
+    assert found is not None
+    options = [param for param in found.params if isinstance(param, click.Option) and not param.is_flag]
+
+    assert [param.opts[0] for param in options if not param.metavar and not param.hidden] == []

@@ -51,6 +51,7 @@ ALIKE = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\b20\d\d-\d\d-\d\d\b", "TIME"),
     (r"(?<![\w.])\d+(\.\d+)? (us|ms|s|min|h|d)( \d+ (s|min|h))?(?!\w)", "N s"),
     (r"\d+(\.\d+)? (KiB|MiB|GiB)", "N MiB"),
+    (r"(?<=\"python\": \")[\d.]+", "VERSION"),
     (r"(?<=\.)\d+(?=\.\d+\+)|0\.\d+\.\d+(?=$|\")", "VERSION"),
 )
 IN_PROCESS_NO_MORE = (["run"], ["ncu"], ["doctor"])  # these end the process, or use helpers that live on
@@ -151,7 +152,7 @@ def shown_beside_jobs(home: Path, commands: list[str]) -> dict[str, str]:
         (*NAMESPACE, "-c", script), env=environment(home), capture_output=True, text=True, timeout=300
     )
     screens = done.stdout.split(f"{END}\n")[:-1]
-    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=process )\d+"
+    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=process )\d+|(?<=pid )\d+"
     found = {}
     for command, screen in zip(commands, screens, strict=True):
         text = re.sub(r"(?<=\S)  +", "  ", alike(screen.replace("[exit 0]\n", ""), home))

@@ -23,10 +23,8 @@ def ps(
       perfwatch ps --judge
       perfwatch ps --json | jq '.jobs[] | {pid, verdict}'
     """
-    from functools import partial
-
     from perfwatch.jobs.discovery import list_jobs
-    from perfwatch.jobs.known import known_of
+    from perfwatch.jobs.known import Knowledge
     from perfwatch_probes.cpu_clock import CpuClocks
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem
@@ -34,7 +32,7 @@ def ps(
 
     child, guests = KillableChild(), Guests()
     try:
-        listing = list_jobs(Filesystem(), child, CpuClocks(child), partial(known_of, guests=guests))
+        listing = list_jobs(Filesystem(), child, CpuClocks(child), Knowledge(guests).of)
     finally:
         guests.close()
     if judge:

@@ -1,5 +1,8 @@
 """What is known of a job without looking at it: by its watcher, if it has one of ours, and by the steps that it counts."""
 
+import time
+from collections.abc import Callable
+
 import msgspec
 
 from perfwatch.jobs.discovery import FoundJob, Known, ListedVerdict
@@ -11,7 +14,32 @@ from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Steps
 from perfwatch_probes.steps import StepCounter
 
+MOST_SECONDS = 5.0  # for all jobs of one user
 ANSWER_SECONDS = 3.0  # a watcher that judges beside a busy job
+
+
+class Knowledge:
+    """Asks about each job of a listing. What one user's jobs take is taken from that user's time: others are listed all the same.
+
+    Args:
+        guests: read another user's step counters.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, guests: Guests, clock: Callable[[], float] = time.monotonic) -> None:
+        self._guests, self._clock = guests, clock
+        self._taken: dict[int | None, float] = {}
+
+    def of(self, found: FoundJob) -> Known:
+        """What is known of a job; nothing where its user has no time left."""
+        uid = found.tops[0].uid
+        if self._taken.get(uid, 0.0) > MOST_SECONDS:
+            return Known()
+        began = self._clock()
+        try:
+            return known_of(found, self._guests)
+        finally:
+            self._taken[uid] = self._taken.get(uid, 0.0) + self._clock() - began
 
 
 def known_of(found: FoundJob, guests: Guests) -> Known:
