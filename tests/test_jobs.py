@@ -11,6 +11,7 @@ from rich.console import Console
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, UsageError
 from perfwatch.jobs.chosen import Wanted, choose
 from perfwatch.jobs.discovery import (
+    Known,
     ListedJob,
     ListedProcess,
     ListedVerdict,
@@ -454,3 +455,15 @@ def test_the_only_job_is_meant_and_of_several_none(machine: FakeMachine, tmp_pat
         chosen(machine, tmp_path)
 
     assert [line.split()[2] for line in told.value.advice.splitlines()] == ["300", "400"]
+
+
+def test_of_several_jobs_the_one_that_hangs_is_named_first(crowded: FakeMachine, tmp_path: Path) -> None:
+    """As its watcher says."""
+    hung = Known(verdict=ListedVerdict(state="hung", cause="stuck_worker"))
+    with pytest.raises(UsageError) as told:
+        choose(Wanted(), crowded.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path)},
+               known=lambda job: hung if job.tops[0].pid == 200 else Known())  # fmt: skip
+
+    first, second, _ = told.value.advice.splitlines()
+    assert first == "perfwatch attach 200    # HUNG stuck_worker: python pod.py"
+    assert second == "perfwatch attach 100    # python slurm.py"

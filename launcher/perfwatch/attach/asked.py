@@ -39,16 +39,20 @@ def process(
             raise NoSuchTarget(f"no process {target}", "perfwatch ps lists the training jobs of this machine")
         return pid
     from perfwatch.jobs.chosen import Wanted, choose, id_by_name
+    from perfwatch.jobs.known import Knowledge
     from perfwatch.text import say
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem
+    from perfwatch_probes.guest import Guests
 
-    child = KillableChild()
+    child, guests = KillableChild(), Guests()
     try:
         wanted = Wanted(target or "", slurm, pod or "", container or "")
-        pid, told = choose(wanted, Filesystem(), child, os.environ, command, id_by_name)
+        known = Knowledge(guests).of
+        pid, told = choose(wanted, Filesystem(), child, os.environ, command, id_by_name, known)
     finally:
         child.close()
+        guests.close()
     if told:
         say(sys.stderr, told)
     return pid

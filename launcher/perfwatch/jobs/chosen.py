@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, SessionUnreadable, UsageError
-from perfwatch.jobs.discovery import FoundJob, find_jobs, is_notebook, is_orphan
+from perfwatch.jobs.discovery import WORST_FIRST, FoundJob, Known, ListedVerdict, find_jobs, is_notebook, is_orphan
 from perfwatch.jobs.slurm_job import job_of_groups
 from perfwatch.processes.reinvoke import as_root
 from perfwatch.recording.finding import find_session
@@ -65,6 +65,7 @@ def choose(
     environ: Mapping[str, str],
     command: str = "perfwatch attach",
     id_of: Callable[[str], str] = lambda name: "",
+    known: Callable[[FoundJob], Known] = lambda job: Known(),
 ) -> tuple[int, str]:
     """The process at the top of the job that is meant, and what to tell the user of the choice (empty: nothing).
 
@@ -75,6 +76,7 @@ def choose(
         environ: where sessions are looked for.
         command: what is advised.
         id_of: the id of a container by its name, as docker or podman knows it; empty if neither does.
+        known: what the watcher of a job says, where several could be meant.
 
     Raises:
         NoSuchTarget: there is no such job.
@@ -92,8 +94,10 @@ def choose(
         found = [job for job in living if _any(job, lambda pid: _in_pod(filesystem, child, pid, wanted.pod))]
     elif wanted.container:
         begun = wanted.container.lower()
-        known = begun if re.fullmatch(rf"[0-9a-f]{{{SHORTEST_ID},64}}", begun) else id_of(wanted.container)
-        found = [job for job in living if known and _any(job, lambda pid: _in_container(filesystem, pid, known))]
+        identifier = begun if re.fullmatch(rf"[0-9a-f]{{{SHORTEST_ID},64}}", begun) else id_of(wanted.container)
+        found = [
+            job for job in living if identifier and _any(job, lambda pid: _in_container(filesystem, pid, identifier))
+        ]
     elif wanted.target:
         matches = _matcher(wanted.target)
         found = [job for job in living if matches(" ".join(job.command)) or _any_command(job, matches)]
@@ -108,11 +112,27 @@ def choose(
         raise NoSuchTarget(f"{what} on this machine", others or "perfwatch ps lists the training jobs of this machine")
     if len(found) > 1:
         which = f" match {wanted.words!r}" if wanted.words else " run on this machine"
-        listed = [f"{command} {job.tops[0].pid}    # {' '.join(job.command)}"[:120] for job in found[:MOST_NAMED]]
+        told = sorted(((known(job).verdict, job) for job in found), key=lambda one: _badness(one[0]))
+        listed = [
+            f"{command} {job.tops[0].pid}    # {_said(verdict)}{' '.join(job.command)}"[:120]
+            for verdict, job in told[:MOST_NAMED]
+        ]
         more = [f"and {len(found) - MOST_NAMED} more: perfwatch ps"] if len(found) > MOST_NAMED else []
         raise UsageError(f"{len(found)} training jobs{which}: which one?", "\n".join(listed + more))
     pid, line = found[0].tops[0].pid, " ".join(found[0].command)[:80]
     return pid, f"{pid} is the only training job here: {line}" if not wanted.words else f"{wanted.words}: {pid}, {line}"
+
+
+def _badness(verdict: ListedVerdict | None) -> int:
+    """Orders verdicts, the worst first; a job without one is as doubtful as one of which nothing can be said."""
+    state = verdict.state if verdict is not None else "inconclusive"
+    return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+
+
+def _said(verdict: ListedVerdict | None) -> str:
+    if verdict is None:
+        return ""
+    return f"{verdict.state.upper()}{f' {verdict.cause}' if verdict.cause else ''}: "
 
 
 def _of_others(hidden: int, command: str) -> str:

@@ -35,6 +35,7 @@ from perfwatch_probes.thread import one_thread
 
 SCHEMA = "perfwatch.ps/2"  # 1: without user, cards, steps, verdicts, orphans and zombies
 MOST_NAMED = 8  # of the jobs below one shell
+WORST_FIRST = ("hung", "gone", "slow", "inconclusive", "busy", "healthy")  # states of verdicts, as lists order them
 # Somebody's session, not a run: it waits for its user most of the time.
 _INTERACTIVE = re.compile(r"(?:^|/)(?:ipykernel(?:_launcher)?|jupyter[\w-]*|ipython3?|pytest)(?:\.py)?$")
 _TRAINER_NAME = re.compile(r"(?:python|pypy)[\d.]*|pt_\w+")  # of what anybody may read of a process that has ended

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.jobs.discovery import ListedJob, ListedProcess, Listing
+from perfwatch.jobs.discovery import WORST_FIRST, ListedJob, ListedProcess, Listing
 from perfwatch.jobs.permission import user_name
 from perfwatch.processes.reinvoke import as_root
 from perfwatch.text import clean, duration
@@ -17,7 +17,6 @@ RUNS_SECONDS = 0.5  # a rank that trains runs again within this
 MOST_RANKS = 8  # of one job; the most silent ones, for they are why somebody looks
 STATES = {"R": "runs", "S": "sleeps", "D": "blocked (D)", "T": "stopped", "t": "traced", "Z": "zombie", None: "unknown"}
 UNUSUAL = ("D", "T", "t", "Z")
-WORST_FIRST = ("hung", "gone", "slow", "inconclusive", "busy", "healthy")
 STYLES = {"hung": "bold red", "gone": "red", "slow": "yellow", "inconclusive": "magenta", "healthy": "green"}
 COLUMNS = ("PID", "USER", "RANKS", "GPUS", "STEP", "VERDICT", "SILENT FOR", "COMMAND")
 
