@@ -1,7 +1,8 @@
 """Which process the user means: a PID, a part of a command line, a session, a Slurm job, a pod, a container, or the only job.
 
 Names come from what the job's user cannot change: control groups. A pod is also known by the host name that its processes
-were given, and only where a control group of Kubernetes' holds them.
+were given, and only where a control group of Kubernetes' holds them. Where no control group tells of a Slurm job, what all ranks of a
+job say is taken for it: a user can only draw attention to a job of their own by that.
 """
 
 import os
