@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.processes.channel import Message
-from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
+from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher, joined_control
 
 pytestmark = pytest.mark.live
 
@@ -326,4 +326,27 @@ def test_a_watcher_that_has_not_started_the_job_is_asked_too(tmp_path: Path, sle
     assert judged.stderr.startswith("perfwatch: asking the watcher of perfwatch attach, which has known this job for ")
     assert json.loads(judged.stdout)["schema"].startswith("perfwatch.verdict/")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [Path(state["session"]).name]
-    assert not control.parent.exists()
+    assert find_watcher(sleeper) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("weakened", "served"), [((), True), (("setpriv", "--bounding-set=-all", "--inh-caps=-all"), False),
+                                                   (("setpriv", "--reuid", "65534", "--clear-groups"), False)])  # fmt: skip
+def test_a_socket_without_a_file_serves_only_who_can_do_all_that_we_can(
+    weakened: tuple[str, ...], served: bool
+) -> None:
+    """Root of a container that shares our network, and any other user, can connect to it, and are told nothing."""
+    control = joined_control()
+    server = ControlServer(control, lambda request: {"ok": True})
+    ask_it = f"import socket; s = socket.socket(1); s.connect(chr(0) + {str(control)[1:]!r}); s.sendall(b'{{}}' + bytes([10])); "
+    program = f"{ask_it}print(s.recv(100))"
+    with subprocess.Popen([*weakened, "/usr/bin/env", "python3", "-c", program], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}) as client:  # fmt: skip
+        while client.poll() is None:
+            select.select(server.filenos(), [], [], 0.1)
+            server.serve()
+        assert client.stdout is not None
+        told = client.stdout.read()
+    server.close()
+
+    assert (b"true" in told) is served

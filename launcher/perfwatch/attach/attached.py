@@ -21,9 +21,8 @@ from perfwatch.jobs.other_trees import Relatives, relatives
 from perfwatch.jobs.permission import refuse_unreadable
 from perfwatch.jobs.target import find_job
 from perfwatch.processes.channel import Message
-from perfwatch.processes.control import ControlServer, find_place
+from perfwatch.processes.control import ControlServer, find_place, joined_control
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
-from perfwatch.processes.place import Place, enter_watch, leave_watch
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES, CAPTURE_BEGUN
 from perfwatch.recording.session import Session, this_machine
@@ -53,14 +52,10 @@ class _RequestServer:
     def __init__(self, attached: "Attached", stream: IO[str]) -> None:
         self._attached, self._stream = attached, stream
         self.attended = False
-        self._place: Place | None = None
         self._server: ControlServer | None = None
         self._capturing = Capturing(attached.folder, lambda: attached.scene(stream), attached.captured, attached.begun)
-        try:
-            self._place = enter_watch(attached.roots)
-            self._server = ControlServer(self._place.control, self._answer)
-        except OSError:
-            self.close()
+        with contextlib.suppress(OSError):
+            self._server = ControlServer(joined_control(), self._answer)
 
     def serve(self, seconds: float) -> None:
         """Answer what is asked for so long, or until the watch has something to do sooner, or the user leaves."""
@@ -82,9 +77,6 @@ class _RequestServer:
         self._capturing.close()
         if self._server is not None:
             self._server.close()
-        if self._place is not None:
-            leave_watch(self._place)
-            self._place = None
 
     def _answer(self, request: Message) -> Message:
         return answer(

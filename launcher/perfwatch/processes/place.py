@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,6 @@ HOMES = (Path("/dev/shm"), Path("/tmp"))
 STALE_SECONDS = 30.0
 LEAVE_SECONDS = 8.0  # a DataLoader worker asks every 5 s whether its rank lives
 LEAVE_AGAIN_SECONDS = 0.2
-WATCH = "watch-"  # how the name of such a place begins
 MOST_PLACES, MOST_ROOTS = 64, 1024  # of one user: jobs that run at once, and launchers that share a place
 LONGEST_ROOT_BYTES = 4096  # three numbers and their names
 LEAST_ROOM_BYTES = 2**20  # a job of many ranks has a page of steps for each of them, and a message or two
@@ -85,12 +84,6 @@ class Place:
             os.close(self._watch_lock)
             self._watch_lock = -1
 
-    def give_up_root(self) -> None:
-        """Let go of our root file."""
-        if self._root_lock >= 0:
-            os.close(self._root_lock)
-            self._root_lock = -1
-
     def disown_root(self) -> None:
         """In a forked process that has closed what it inherited: the root is held by the launcher alone."""
         self._root_lock = -1
@@ -105,46 +98,15 @@ class Place:
         """
         if _root(self.folder / self.name) is None:
             _remove_file(self.folder / self.name)
-        self.give_up_root()
+        if self._root_lock >= 0:
+            os.close(self._root_lock)
+            self._root_lock = -1
         ends = time.monotonic() + patience_seconds
         while _in_use(self.folder):
             if _held(self.folder) or time.monotonic() >= ends:
                 return
             time.sleep(LEAVE_AGAIN_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def enter_watch(roots_of_job: Iterable[int], homes: tuple[Path, ...] = HOMES) -> Place:
-    """A place for a watcher that has not started its job: others find it by the processes of the job.
-
-    Raises:
-        OSError: neither shared memory nor /tmp takes a private folder of ours.
-    """
-    home = private_home(homes)
-    _sweep(home)
-    folder = home / f"{WATCH}{os.getpid()}-{start_ticks(os.getpid())}"
-    place = _claim(folder, "root-0", shared=False)
-    if place is None:
-        raise OSError(f"{folder} is in use")
-    for number, pid in enumerate(roots_of_job):
-        text = json.dumps({"pid": pid, "start_ticks": start_ticks(pid) or 0, "launcher": os.getpid()})
-        descriptor = os.open(folder / f"root-{number}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.pwrite(descriptor, text.encode(), 0)
-        finally:
-            os.close(descriptor)
-    return place
-
-
-def leave_watch(place: Place) -> None:
-    """Take such a place back, while its job goes on."""
-    shutil.rmtree(place.folder, ignore_errors=True)
-    place.give_up_root()
-
-
-def is_watch(folder: Path) -> bool:
-    """True for the place of a watcher that has not started its job: no agent writes there."""
-    return folder.name.startswith(WATCH)
 
 
 def free_bytes(folder: Path) -> int:
@@ -207,7 +169,7 @@ def places(homes: tuple[Path, ...] = HOMES) -> Iterator[Path]:
 
 def rooted(homes: list[str]) -> list[tuple[str, list[Root]]]:
     """The places of this process' user with a live root, each with its roots: what a guest tells root."""
-    found = ((str(place), list(roots(place))) for place in places(tuple(map(Path, homes))) if not is_watch(place))
+    found = ((str(place), list(roots(place))) for place in places(tuple(map(Path, homes))))
     return [(place, there) for place, there in found if there]
 
 
