@@ -131,7 +131,7 @@ def test_what_cannot_be_checked_is_a_finding_too(machine: FakeMachine, tmp_path:
     found = examine_machine(machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path / "home")})
 
     assert {one.name for one in found if one.status == "limited"} >= {"other users' processes", "cgroup", "pressure"}
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(one.finding for one in found)
 
 

@@ -4,19 +4,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 
 from perfwatch import __version__
-from perfwatch.commands import COMMANDS
+from perfwatch.cli import app
+from perfwatch.commands import COMMANDS, SECTIONS
+from perfwatch.errors import PerfwatchError
+from perfwatch.processes.reinvoke import own_command
+from perfwatch.top.started_watch import StartedWatch
 from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
 from tests.sessions import record
 
 pytestmark = pytest.mark.live
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 HEAVY = ("rich", "pynvml", "psutil", "msgspec", "torch", "perfwatch.recording.recording", "perfwatch.triage")
 
 
@@ -39,11 +46,10 @@ def test_version() -> None:
 def test_help_lists_every_command_with_a_whole_sentence() -> None:
     """In the order of the catalogue, none of them cut short."""
     lines = process("--help").stdout.splitlines()
-    begins = lines.index("Commands:") + 1
-    listed = lines[begins : begins + len(NAMES)]
+    sections = {title: list(takewhile(str.strip, lines[lines.index(f"{title}:") + 1 :])) for title in SECTIONS}
 
-    assert [line.split()[0] for line in listed] == NAMES
-    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+    assert {title: tuple(line.split()[0] for line in listed) for title, listed in sections.items()} == SECTIONS
+    assert [line for listed in sections.values() for line in listed if not line.endswith(".")] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +113,7 @@ def test_bad_input_gets_a_sentence_an_advice_and_its_exit_code(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("frobnicate",), ("attach",), ("attach", "x"), ("ps", "--jsno")])
+@pytest.mark.parametrize("arguments", [("frobnicate",), ("capture",), ("doctor", "x"), ("ps", "--jsno")])
 def test_usage_errors_are_exit_code_2(arguments: tuple[str, ...]) -> None:
     """As the README says, whoever finds them."""
     assert perfwatch(*arguments).returncode == 2
@@ -135,12 +141,12 @@ def test_a_full_stdout_is_said_to_be(tmp_path: Path, arguments: tuple[str, ...],
         )  # fmt: skip
 
     assert done.returncode == 74
-    assert done.stderr.startswith("perfwatch: stdout takes nothing: No space left on device\n")
+    assert done.stderr.startswith("perfwatch: cannot write to stdout: No space left on device\n")
 
 
 def command(*body: str) -> "subprocess.CompletedProcess[str]":
     """A command of ours that does this."""
-    lines = ("from perfwatch import cli", "@cli.app.command()", "def it():", *(f"    {line}" for line in body))
+    lines = ("from perfwatch import cli", "@cli.command", "def it():", *(f"    {line}" for line in body))
     code = "\n".join((*lines, "cli.main(['it'])", ""))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
@@ -166,7 +172,7 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
     code = (
         "import sys, os\n"
         "from perfwatch import cli\n"
-        "@cli.app.command()\n"
+        "@cli.command\n"
         "def wait():\n"
         "    print('ready', flush=True)\n"
         "    open(sys.argv[2])\n"
@@ -188,7 +194,7 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [("ps",), ("run", "--", "true")], ids=" ".join)
 def test_ctrl_c_while_perfwatch_is_still_being_loaded_ends_quietly(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """Here in the first import of a library, and of the launcher."""
-    for name in ("typer", "select"):
+    for name in ("click", "select"):
         (tmp_path / f"{name}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
 
     program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from perfwatch.__main__ import main; main()"
@@ -209,8 +215,8 @@ def test_an_internal_error_says_where_and_that_the_job_is_safe(error: str) -> No
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete(shell: str) -> None:
-    """The script for the user's shell is printed on request; which one it is cannot be told without a terminal."""
-    result = process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    """The script for the user's shell is printed on request."""
+    result = process("--completion", shell)
 
     assert "_PERFWATCH_COMPLETE" in result.stdout
 
@@ -218,11 +224,11 @@ def test_shells_can_complete(shell: str) -> None:
 @pytest.mark.parametrize("name", ["explain", "drill"])
 def test_names_of_causes_and_drills_are_completed(name: str) -> None:
     """What a shell asks when the user presses the tab key."""
-    words = {"COMP_WORDS": f"perfwatch {name} stuck_w", "COMP_CWORD": "2", "_PERFWATCH_COMPLETE": "complete_bash"}
+    words = {"COMP_WORDS": f"perfwatch {name} stuck_w", "COMP_CWORD": "2", "_PERFWATCH_COMPLETE": "bash_complete"}
     program = Path(sys.executable).with_name("perfwatch")
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, env={**os.environ, **words})
 
-    assert "stuck_worker" in done.stdout.split()
+    assert "plain,stuck_worker" in done.stdout.split()
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
@@ -239,3 +245,63 @@ def test_letters_that_stdout_has_not_cost_neither_the_verdict_nor_its_exit_code(
     assert (done.returncode, done.stderr) == (plain.returncode, "")
     assert "held_gil" in done.stdout
     assert "??.py" in done.stdout
+
+
+ITS_NAMES = ("click", "msgspec", "json", "perfwatch", "sitecustomize")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with modules of common names, each of which would leave a trace."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ITS_NAMES:
+        (folder / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'executed')!r}, 'a').write(__name__)\nraise SystemExit(9)\n"
+        )
+    return folder
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process that can be watched."""
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate()
+
+
+def test_top_runs_no_module_of_the_working_directory(hostile: Path, tmp_path: Path, sleeper: int) -> None:
+    """Neither when it is started nor in the watch that it starts."""
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "sessions")}
+    command = [*own_command(), "top", str(sleeper), "--once"]
+    done = subprocess.run(command, cwd=hostile, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert not (tmp_path / "executed").exists()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_watch_that_ends_before_it_begins_is_told_so(
+    tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With how it ended and its last line; its exit code is none of ours."""
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho Traceback >&2\necho 'ImportError: no such thing' >&2\nexit 9\n")
+    broken.chmod(0o700)
+    monkeypatch.setenv("PERFWATCH_DIR", str(tmp_path / "sessions"))
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(PerfwatchError) as raised, StartedWatch(sleeper):
+        pass
+
+    assert str(raised.value) == "the watch ended at once (exit code 9): ImportError: no such thing"
+    assert raised.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_that_takes_a_value_says_which(name: str) -> None:
+    """A metavar of its own, not the name of a type."""
+    context = app.make_context("perfwatch", [name])
+    found = app.get_command(context, name)
+    assert found is not None
+    options = [param for param in found.params if isinstance(param, click.Option) and not param.is_flag]
+
+    assert [param.opts[0] for param in options if not param.metavar and not param.hidden] == []

@@ -21,7 +21,7 @@ from perfwatch.report.explanation import sentence
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 ROOT = Path(__file__).resolve().parent.parent
 LARGEST_README_BYTES = 12 * 1024
 MOST_MODULES_WITHOUT_README = 5

@@ -1,11 +1,19 @@
 """The gate on model FLOPs utilisation: what fails it, what it cannot say, and what it leaves alone."""
 
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from perfwatch.errors import UsageError
 from perfwatch.gate import Model, checked, gated, told
 from perfwatch.recording.recording import Recording
 from perfwatch.verdict import Efficiency, ModelFigures, Spread, Verdict
+from tests.command_line import perfwatch
+from tests.recorded import RECORDINGS, session_of
 from tests.sessions import session, verdict
 
 
@@ -58,3 +66,83 @@ def test_a_recording_is_told_of_its_model_afterwards() -> None:
     recording = told(Recording(session(conditions={"world_size": 2})), {"params": 8e9, "tokens_per_step": 4e6})
 
     assert recording.session.conditions == {"world_size": 2, "params": 8e9, "tokens_per_step": 4e6}
+
+
+CASE = RECORDINGS / "gpu_bound" / "fires" / "gpu_bound-run"
+# The recorded decoder: 8 layers of width 2,048, sequences of 1,024 tokens, 16 of them a step; embeddings of tokens and places
+# are looked up, not multiplied with, and do not count.
+MODEL = ("--params", "419.4e6", "--tokens-per-step", "16384")
+
+
+def replay(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Judge the recorded training again."""
+    with tempfile.TemporaryDirectory() as folder:
+        return perfwatch("replay", str(session_of(CASE, Path(folder))), *arguments)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("least", "code"), [("40", 0), ("50", 60)])
+def test_a_training_passes_or_fails_the_gate(least: str, code: int) -> None:
+    """446 of 989 TFLOP/s by 6 N T, at 177,000 tokens a second."""
+    done = replay(*MODEL, "--min-mfu", least)
+
+    assert done.returncode == code
+    assert "MFU 44." in done.stderr
+
+
+@pytest.mark.live
+def test_the_figures_are_in_the_json() -> None:
+    """A program reads them there, the card's beside the model's."""
+    figures = json.loads(replay(*MODEL, "--json").stdout)["efficiency"]
+
+    assert figures["model"]["mfu"]["p50"] == pytest.approx(0.451, abs=0.005)
+    assert figures["model"]["tokens_per_second"]["p50"] == pytest.approx(177_000, rel=0.01)
+    assert figures["cards"][0]["tensor_tflops"]["p50"] == pytest.approx(463, rel=0.05)  # 446 and the attention
+
+
+@pytest.mark.live
+def test_without_the_model_the_gate_says_that_it_cannot_tell() -> None:
+    """A recording may hold what the user said of the model; this one does not."""
+    done = replay("--min-mfu", "35")
+
+    assert done.returncode == 50
+    assert "MFU is not known" in done.stderr
+
+
+@pytest.mark.live
+def test_half_of_a_model_is_a_mistake_on_the_command_line() -> None:
+    """Nothing is guessed."""
+    done = replay("--params", "8e9")
+
+    assert done.returncode == 2
+    assert "--tokens-per-step" in done.stderr
+
+
+@pytest.mark.live
+def test_what_run_is_told_of_the_model_is_in_the_recording(tmp_path: Path) -> None:
+    """So that ``replay SESSION --min-mfu 35`` needs to be told nothing."""
+    written = tmp_path / "s" / "session.json"
+    waits = ("sh", "-c", 'until test -s "$0"; do sleep 0.05; done', str(written))
+    run = ("run", "--quiet", "--session", str(written.parent), *MODEL, "--", *waits)
+    done = subprocess.run([sys.executable, "-m", "perfwatch", *run], capture_output=True, text=True, timeout=60)
+    conditions = json.loads(written.read_text())["conditions"]
+
+    assert done.returncode == 0
+    assert (conditions["params"], conditions["tokens_per_step"]) == (419.4e6, 16384)
+
+
+@pytest.mark.live
+def test_the_gate_is_about_the_run_and_not_about_when_something_was_first_said_of_it() -> None:
+    """The last moment before the end, whatever was told before it."""
+    gated, plain = replay(*MODEL, "--min-mfu", "35"), replay(*MODEL)
+
+    assert _judged_at(gated.stdout) >= _judged_at(plain.stdout)
+    assert _judged_at(gated.stdout) == pytest.approx(_end(gated.stdout), abs=1.0)
+
+
+def _judged_at(text: str) -> float:
+    return float(text.split("judged at ")[1].split(" s of ")[0])
+
+
+def _end(text: str) -> float:
+    return float(text.split(" s of ")[1].split(" s")[0])

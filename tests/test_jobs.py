@@ -2,12 +2,25 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from perfwatch.errors import UsageError
-from perfwatch.jobs.discovery import ListedJob, ListedProcess, Listing, find_jobs, list_jobs, refuse_several
+from perfwatch.errors import NoSuchTarget, NotATrainingJob, UsageError
+from perfwatch.jobs.chosen import Wanted, choose
+from perfwatch.jobs.discovery import (
+    Known,
+    ListedJob,
+    ListedProcess,
+    ListedVerdict,
+    Listing,
+    find_jobs,
+    list_jobs,
+    refuse_orphan,
+    refuse_several,
+)
 from perfwatch.jobs.other_trees import Relatives, relatives
 from perfwatch.jobs.target import find_job
 from perfwatch.report.console import LIST_COLUMNS, console
@@ -41,7 +54,7 @@ def rendered(listing: Listing, width: int = 80) -> list[str]:
 def test_a_machine_without_training_has_no_jobs(machine: FakeMachine) -> None:
     """Python alone is no training."""
     assert listed(machine).jobs == ()
-    assert rendered(listed(machine)) == ["No process with torch loaded was found on this machine."]
+    assert rendered(listed(machine)) == ["no training job runs on this machine: no Python process has torch loaded"]
 
 
 def test_one_script_is_one_job(machine: FakeMachine) -> None:
@@ -107,9 +120,8 @@ def test_processes_that_we_may_not_look_into_are_counted(machine: FakeMachine) -
     machine.process(101, 1, "", torch=UNREADABLE, state="Z")
 
     assert listed(machine).hidden == 1
-    assert "Python processes that may not be looked into: 1 (sudo $(command -v perfwatch) ps)" in rendered(
-        listed(machine), 120
-    )
+    assert rendered(listed(machine), 120)[-1].startswith("1 Python process of other users: sudo ")
+    assert rendered(listed(machine), 120)[1].split()[:3] == ["101", "root", "ZOMBIE"]
 
 
 def test_of_the_processes_that_may_not_be_looked_into_those_of_its_program_may_be_ranks(machine: FakeMachine) -> None:
@@ -135,23 +147,66 @@ def listed_process(pid: int, role: str = "rank", rank: int | None = None, ago: f
     return ListedProcess(pid=pid, role=role, rank=rank, state="S", ran_ago_seconds=ago)
 
 
-def test_the_most_silent_is_what_is_shown() -> None:
-    """Of the ranks all, of the workers the one because of which somebody looks."""
-    job = ListedJob(
-        pid=100, command=("/opt/venv/bin/python", "/opt/venv/bin/torchrun", "train.py"),
-        uid=0, age_seconds=8000.0, world_size=2,
+def listed_job(pid: int = 100, **facts: object) -> ListedJob:
+    """A job of one rank."""
+    given = {"command": ("python", "a.py"), "uid": 0, "age_seconds": 9.0, "world_size": None, "workers": ()}
+    return ListedJob(pid=pid, **{**given, "ranks": (listed_process(pid),), **facts})  # type: ignore[arg-type]
+
+
+def test_a_job_has_one_line() -> None:
+    """With the program, not where its interpreter lies, and the numbers of its cards in short."""
+    job = listed_job(
+        command=("/opt/venv/bin/python", "/opt/venv/bin/torchrun", "train.py"), world_size=2, gpus=(0, 1, 2, 5), step=12007,
         ranks=(listed_process(110, rank=0), listed_process(120, rank=1, ago=None)),
-        workers=(listed_process(111, "worker", 0), listed_process(121, "worker", 1, ago=412.0)),
     )  # fmt: skip
 
-    assert rendered(Listing(jobs=(job,), hidden=0)) == [
-        "PID    WHAT                  MAIN THREAD  SILENT FOR  AGE         COMMAND",
-        "100    2/2 ranks, 2 workers                           2 h 13 min  python torchr…",
-        "  110  rank 0                sleeps       0.1 s",
-        "  120  rank 1                sleeps       unknown",
-        "  121  worker of rank 1      sleeps       6 min 52 s",
-        "say why one is stuck: perfwatch attach 100",
-    ]  # fmt: skip
+    assert rendered(Listing(jobs=(job,), hidden=0), 100)[:2] == [
+        "PID  USER  RANKS  GPUS   STEP    VERDICT  SILENT FOR  COMMAND",
+        "100  root  2/2    0-2,5  12,007  -        0.1 s       python torchrun train.py",
+    ]
+
+
+def test_ranks_and_the_most_silent_worker_are_shown_on_request() -> None:
+    """And a process that is stopped or blocked always."""
+    job = listed_job(
+        world_size=2,
+        ranks=(listed_process(110, rank=0), listed_process(120, rank=1, ago=None)),
+        workers=(listed_process(111, "worker", 0), listed_process(121, "worker", 1, ago=412.0)),
+    )
+    stream = io.StringIO()
+    Console(file=stream, width=100, _environ={}).print(JobsReport(Listing(jobs=(job,), hidden=0), ranks=True))
+    pids = [line.split()[0] for line in stream.getvalue().splitlines()[2:-1]]
+    stopped = msgspec.structs.replace(listed_process(120, rank=1), state="T")
+    sick = rendered(Listing(jobs=(listed_job(ranks=(listed_process(110, rank=0), stopped)),), hidden=0))
+
+    assert pids == ["110", "120", "121"]
+    assert [line.split()[:2] for line in sick[2:-1]] == [["120", "stopped"]]
+
+
+def test_the_worst_verdict_comes_first() -> None:
+    """Before what nobody has judged, and that before what is healthy; what to type is about the worst."""
+    jobs = tuple(
+        listed_job(pid, verdict=ListedVerdict(state=state, cause=cause, by="run") if state else None)
+        for pid, state, cause in ((100, "healthy", "balanced"), (200, "", ""), (300, "slow", "regressed"), (400, "hung", "stuck_worker"))
+    )  # fmt: skip
+    lines = rendered(Listing(jobs=jobs, hidden=0), 100)
+
+    assert [line.split()[0] for line in lines[1:5]] == ["400", "300", "200", "100"]
+    assert "HUNG stuck_worker" in lines[1]
+    assert lines[-1] == "why: perfwatch attach 400"
+
+
+def test_a_worker_whose_job_has_ended_is_an_orphan(machine: FakeMachine) -> None:
+    """It is shown as that, and how to end it; it is no job that could be attached to."""
+    machine.process(100, 1, name="pt_data_worker")
+    (job,) = listed(machine).jobs
+    lines = rendered(listed(machine), 160)
+
+    assert job.kind == "orphan"
+    assert "ORPHANED" in lines[1]
+    assert lines[1].endswith("end it: kill 100")
+    with pytest.raises(NotATrainingJob, match="orphaned DataLoader worker"):
+        refuse_orphan(find_job(machine.filesystem, 100, Inline()), machine.filesystem)
 
 
 def test_in_a_pipe_a_command_has_its_length_and_no_line_ends_in_blanks(machine: FakeMachine) -> None:
@@ -167,18 +222,16 @@ def test_in_a_pipe_a_command_has_its_length_and_no_line_ends_in_blanks(machine: 
     assert lines == [line.rstrip() for line in lines]
 
 
-def test_the_job_whose_rank_is_most_silent_is_the_one_to_ask_about() -> None:
-    """An old job that trains is not why somebody looks; a worker that has enough in store is silent in a healthy job."""
-    jobs = [
-        ListedJob(
-            pid=pid, command=("python", "a.py"), uid=0, age_seconds=9.0, world_size=None,
-            ranks=(listed_process(pid, ago=ago), listed_process(pid + 1, ago=None)),
-            workers=(listed_process(pid + 2, "worker", ago=500.0),) if pid == 100 else (),
-        )
-        for pid, ago in ((100, 0.1), (200, 412.0), (300, 3.0))
-    ]  # fmt: skip
+def test_without_a_verdict_the_most_silent_job_comes_first() -> None:
+    """A rank that waits for a stuck worker wakes every 5 s; workers of a rank that runs may be silent: they have enough in store."""
+    stuck = (listed_process(201, "worker", ago=27.0), listed_process(202, "worker", ago=40.0))
+    jobs = (
+        listed_job(100, ranks=(listed_process(100, ago=0.1),), workers=(listed_process(101, "worker", ago=500.0),)),
+        listed_job(200, ranks=(listed_process(200, ago=1.8),), workers=stuck),
+        listed_job(300, ranks=(listed_process(300, ago=2.8),)),
+    )
 
-    assert rendered(Listing(jobs=tuple(jobs), hidden=0))[-1] == "say why one is stuck: perfwatch attach 200"
+    assert [line.split()[0] for line in rendered(Listing(jobs=jobs, hidden=0))[1:4]] == ["200", "300", "100"]
 
 
 def test_ranks_that_were_started_one_by_one_are_one_job(machine: FakeMachine) -> None:
@@ -333,3 +386,84 @@ def test_a_worker_whose_rank_has_ended_is_no_job_beside_the_others(machine: Fake
     machine.process(110, 50, name="pt_data_worker")
 
     asked(machine, 50)
+
+
+CONTAINER = "3f" * 32
+POD_UID = "0e4b8c5a-1111-2222-3333-444455556666"
+
+
+@pytest.fixture
+def crowded(machine: FakeMachine) -> FakeMachine:
+    """A job of a Slurm job, one in a pod, and one that only says that it is in that pod."""
+    slurm = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"
+    pod = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope\n"
+    for pid, command, groups in (
+        (100, "python slurm.py", slurm),
+        (200, "python pod.py", pod),
+        (300, "python liar.py", "0::/user\n"),
+    ):
+        machine.process(pid, 1, command, environ="HOSTNAME=web-0" if pid > 100 else "")
+        machine.write(f"{pid}/cgroup", groups)
+    return machine
+
+
+def chosen(machine: FakeMachine, tmp_path: Path, **wanted: Any) -> int:
+    """The job that is meant."""
+    known = {"trainer": CONTAINER}
+    return choose(Wanted(**wanted), machine.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path)},
+                  id_of=lambda name: known.get(name, ""))[0]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pid"),
+    [
+        ({"target": "slurm.py"}, 100),
+        ({"target": "s.u.m"}, 100),
+        ({"slurm": 4711}, 100),
+        ({"pod": "web-0"}, 200),
+        ({"pod": POD_UID}, 200),
+        ({"container": CONTAINER[:12]}, 200),
+        ({"container": "trainer"}, 200),
+    ],
+    ids=str,
+)
+def test_a_job_is_named_by_what_its_user_cannot_change(
+    crowded: FakeMachine, tmp_path: Path, wanted: dict[str, Any], pid: int
+) -> None:
+    """Control groups; a host name counts within Kubernetes alone."""
+    assert chosen(crowded, tmp_path, **wanted) == pid
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"target": "none.py"}, {"slurm": 12}, {"pod": "web-1"}, {"container": "nobody"}], ids=str
+)
+def test_where_no_job_is_meant_that_is_said(crowded: FakeMachine, tmp_path: Path, wanted: dict[str, Any]) -> None:
+    """With what was asked for."""
+    with pytest.raises(NoSuchTarget, match=str(next(iter(wanted.values())))):
+        chosen(crowded, tmp_path, **wanted)
+
+
+def test_the_only_job_is_meant_and_of_several_none(machine: FakeMachine, tmp_path: Path) -> None:
+    """Those that there are get listed, with what to type; an orphan is none, and a notebook only where nothing else runs."""
+    machine.process(100, 1, name="pt_data_worker")
+    machine.process(200, 1, "python -m ipykernel_launcher")
+    assert chosen(machine, tmp_path) == 200
+    machine.process(300, 1, "python train.py")
+    assert chosen(machine, tmp_path) == 300
+    machine.process(400, 1, "python other.py")
+    with pytest.raises(UsageError, match="2 training jobs run on this machine") as told:
+        chosen(machine, tmp_path)
+
+    assert [line.split()[2] for line in told.value.advice.splitlines()] == ["300", "400"]
+
+
+def test_of_several_jobs_the_one_that_hangs_is_named_first(crowded: FakeMachine, tmp_path: Path) -> None:
+    """As its watcher says."""
+    hung = Known(verdict=ListedVerdict(state="hung", cause="stuck_worker"))
+    with pytest.raises(UsageError) as told:
+        choose(Wanted(), crowded.filesystem, Inline(), {"PERFWATCH_DIR": str(tmp_path)},
+               known=lambda job: hung if job.tops[0].pid == 200 else Known())  # fmt: skip
+
+    first, second, _ = told.value.advice.splitlines()
+    assert first == "perfwatch attach 200    # HUNG stuck_worker: python pod.py"
+    assert second == "perfwatch attach 100    # python slurm.py"

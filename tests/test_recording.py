@@ -10,15 +10,19 @@ import msgspec
 import pytest
 
 from perfwatch.errors import SessionUnreadable
+from perfwatch.postmortem import diagnose
+from perfwatch.recording.recent import load_recent
 from perfwatch.recording.recording import Record, Recorder, Recording, load
 from perfwatch.recording.segments import Segments
 from perfwatch.recording.session_lines import LONGEST_LINE_BYTES
 from perfwatch.recording.writer import STALLED_SECONDS, Writer
 from perfwatch.recording.writer_process import Files
-from perfwatch.triage.history import History
+from perfwatch.report.moment import last_living_moment, last_told
+from perfwatch.triage.history import History, key_of
 from perfwatch.watching.watch import Watch
 from perfwatch_probes.readings import Process, SourceLine, Stack, Traceback
 from tests.sessions import PATIENCE_SECONDS, content_of, readings, record, session, uncompress, verdict
+from tests.simulated_hour import write
 
 pytestmark = pytest.mark.live
 
@@ -331,3 +335,16 @@ def test_the_description_can_be_completed(tmp_path: Path) -> None:
     recorder.close(PATIENCE_SECONDS)
 
     assert load(tmp_path / "s").session.conditions == {"world_size": 2}
+
+
+def test_of_a_long_session_the_part_that_a_watch_remembers_gives_the_same_verdict(tmp_path: Path) -> None:
+    """At the moment of the last verdict and at the end, with the same cost of looking; most records are left out."""
+    folder = write(tmp_path / "long", 1500.0)
+    whole = load(folder)
+    moment = last_living_moment(whole)
+    recent = load_recent(folder, key_of, 600.0, last_told, lambda done, total: None)
+    for at in (moment, whole.end):
+        told = diagnose(recent.until(at), at)
+        assert told == diagnose(whole.until(at), at)
+    assert recent.end == whole.end
+    assert len(recent.records) < 0.6 * len(whole.records)

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def permissions(path: Path) -> int:
 
 
 def test_the_first_home_takes_the_session(tmp_path: Path) -> None:
-    """$PERFWATCH_DIR comes before the XDG state folder, and the folder is private."""
+    """Here $PERFWATCH_DIR; and the folder is private."""
     folder = choose(None, {"PERFWATCH_DIR": str(tmp_path / "a"), "XDG_STATE_HOME": str(tmp_path / "b")})
 
     assert folder == tmp_path / "a" / session_name(CREATED, 42)
@@ -48,48 +49,63 @@ def test_the_first_home_takes_the_session(tmp_path: Path) -> None:
 
 
 def test_homes_are_in_the_documented_order() -> None:
-    """And the XDG default stands in for an unset $XDG_STATE_HOME."""
-    assert homes_of_sessions({"PERFWATCH_DIR": "/p", "XDG_STATE_HOME": "/x", "HOME": "/h"}, 7) == [
-        "/p", "/x/perfwatch", "/var/tmp/perfwatch-7",
-    ]  # fmt: skip
+    """$PERFWATCH_DIR is the only one once it is set; the XDG default stands in for an unset $XDG_STATE_HOME."""
+    assert homes_of_sessions({"PERFWATCH_DIR": "/p", "XDG_STATE_HOME": "/x", "HOME": "/h"}, 7) == ["/p"]
+    assert homes_of_sessions({"XDG_STATE_HOME": "/x", "HOME": "/h"}, 7) == ["/x/perfwatch", "/var/tmp/perfwatch-7"]
     assert homes_of_sessions({"HOME": "/h"}, 7) == ["/h/.local/state/perfwatch", "/var/tmp/perfwatch-7"]
     assert homes_of_sessions({}, 7) == ["/var/tmp/perfwatch-7"]
 
 
-def test_a_network_home_is_passed_over(tmp_path: Path) -> None:
+@pytest.fixture
+def shared() -> Iterator[Callable[[Path], bool]]:
+    """True for a session in /var/tmp, which is removed again."""
+    made: list[Path] = []
+
+    def is_shared(folder: Path) -> bool:
+        made.append(folder)
+        return folder.parent.parent == Path("/var/tmp") and folder.parent.name.startswith("perfwatch-")
+
+    yield is_shared
+    for folder in made:
+        folder.rmdir()
+
+
+def test_where_perfwatch_dir_is_set_nothing_is_recorded_elsewhere(tmp_path: Path) -> None:
+    """Whoever sets it looks for recordings there alone."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SessionUnwritable, match="file/x") as told:
+        choose(None, {"PERFWATCH_DIR": str(tmp_path / "file" / "x"), "XDG_STATE_HOME": str(tmp_path / "local")})
+
+    assert "local" not in told.value.message
+    assert not (tmp_path / "local").exists()
+
+
+def test_a_network_home_is_passed_over(tmp_path: Path, shared: Callable[[Path], bool]) -> None:
     """A dead NFS server must not silence the tool, so a living one is not trusted either."""
     mounts = f"/dev/vda / ext4 rw 0 0\nserver:/home {tmp_path}/nfs nfs4 rw 0 0\n"
-    environ = {"PERFWATCH_DIR": str(tmp_path / "nfs"), "XDG_STATE_HOME": str(tmp_path / "local")}
 
-    folder = choose(None, environ, mounts)
-
-    assert folder.parent == tmp_path / "local" / "perfwatch"
+    assert shared(choose(None, {"XDG_STATE_HOME": str(tmp_path / "nfs")}, mounts))
 
 
-def test_a_home_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
+def test_a_home_that_does_not_answer_is_passed_over(tmp_path: Path, shared: Callable[[Path], bool]) -> None:
     """The look is given up at its deadline, and the next home is asked."""
-    environ = {"PERFWATCH_DIR": str(tmp_path / "dead"), "XDG_STATE_HOME": str(tmp_path / "local")}
-
-    folder = choose(None, environ, child=DeadFor(tmp_path / "dead"))
-
-    assert folder.parent == tmp_path / "local" / "perfwatch"
+    assert shared(choose(None, {"XDG_STATE_HOME": str(tmp_path / "dead")}, child=DeadFor(tmp_path / "dead")))
 
 
-def test_a_home_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_is_passed_over(tmp_path: Path, shared: Callable[[Path], bool]) -> None:
     """A read-only home, here a file in the way (root may write anywhere else)."""
     (tmp_path / "home").write_text("")
-    environ = {"PERFWATCH_DIR": str(tmp_path / "home" / "x"), "XDG_STATE_HOME": str(tmp_path / "local")}
 
-    assert choose(None, environ).parent == tmp_path / "local" / "perfwatch"
+    assert shared(choose(None, {"XDG_STATE_HOME": str(tmp_path / "home" / "x")}))
 
 
-def test_a_home_of_somebody_else_is_passed_over(tmp_path: Path) -> None:
-    """/var/tmp is everybody's: a link that somebody planted there is not followed."""
+def test_a_home_of_somebody_else_is_passed_over(tmp_path: Path, shared: Callable[[Path], bool]) -> None:
+    """A link that somebody planted is not followed."""
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "planted").symlink_to(tmp_path / "elsewhere")
-    environ = {"PERFWATCH_DIR": str(tmp_path / "planted"), "XDG_STATE_HOME": str(tmp_path / "local")}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "perfwatch").symlink_to(tmp_path / "elsewhere")
 
-    assert choose(None, environ).parent == tmp_path / "local" / "perfwatch"
+    assert shared(choose(None, {"XDG_STATE_HOME": str(tmp_path / "x")}))
 
 
 def test_without_any_place_every_refusal_is_named(tmp_path: Path) -> None:
@@ -172,10 +188,10 @@ def make_session(folder: Path, age: float) -> Path:
 
 def test_the_newest_session_is_found_without_an_argument(tmp_path: Path) -> None:
     """Over all homes."""
-    make_session(tmp_path / "a" / "old", 1000)
+    make_session(tmp_path / "x" / "perfwatch" / "old", 1000)
     newest = make_session(tmp_path / "x" / "perfwatch" / "new", 2**33)  # newer than any real one of this machine
 
-    found = find_session(None, {"PERFWATCH_DIR": str(tmp_path / "a"), "XDG_STATE_HOME": str(tmp_path / "x")}, Inline())
+    found = find_session(None, {"XDG_STATE_HOME": str(tmp_path / "x")}, Inline())
 
     assert found == newest
 
@@ -205,7 +221,7 @@ def test_a_folder_of_sessions_means_its_newest(tmp_path: Path) -> None:
 def test_a_session_is_found_by_its_name(tmp_path: Path) -> None:
     """As a verdict prints it, below the default folders; what lies here goes first."""
     environ = {"PERFWATCH_DIR": str(tmp_path / "a"), "XDG_STATE_HOME": str(tmp_path / "x")}
-    old = make_session(tmp_path / "x" / "perfwatch" / "20261125-031756-12", 1000)
+    old = make_session(tmp_path / "a" / "20261125-031756-12", 1000)
     make_session(tmp_path / "a" / "20261125-031757-13", 2000)
 
     assert find_session("20261125-031756-12", environ, Inline()) == old

@@ -7,30 +7,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from perfwatch.errors import EXIT_CODES, UsageError
+from perfwatch.options import Option
 
 if TYPE_CHECKING:
     from perfwatch.recording.recording import Recording
     from perfwatch.verdict import Verdict
 
+MODEL = "Model, for its FLOPs utilisation (MFU)"
+
 Params = Annotated[
-    float | None, typer.Option("--params", metavar="N", help="Parameters of the model, for MFU (8e9).", min=1)
+    float | None, Option("--params", panel=MODEL, metavar="N", help="Parameters of the model: 8e9, or 8b.", min=1)
 ]
 TokensPerStep = Annotated[
     float | None,
-    typer.Option("--tokens-per-step", metavar="N", help="Tokens per optimizer step, of all ranks together.", min=1),
+    Option(
+        "--tokens-per-step",
+        panel=MODEL,
+        metavar="N",
+        help="Tokens per optimizer step, all ranks together: 4e6, or 4m.",
+        min=1,
+    ),
 ]
 Layers = Annotated[
-    float | None, typer.Option("--layers", metavar="N", help="With the next two: attention counts.", min=1)
+    float | None,
+    Option(
+        "--layers",
+        panel=MODEL,
+        metavar="N",
+        help="Layers; with --hidden and --sequence attention is counted too.",
+        min=1,
+    ),
 ]
-Hidden = Annotated[float | None, typer.Option("--hidden", metavar="N", help="Width of the model.", min=1)]
-Sequence = Annotated[float | None, typer.Option("--sequence", metavar="N", help="Tokens per sequence.", min=1)]
+Hidden = Annotated[float | None, Option("--hidden", panel=MODEL, metavar="N", help="Width of the model.", min=1)]
+Sequence = Annotated[float | None, Option("--sequence", panel=MODEL, metavar="N", help="Tokens per sequence.", min=1)]
 MinMfu = Annotated[
     float | None,
-    typer.Option(
-        "--min-mfu", metavar="PERCENT", help="Exit with 60 where MFU is lower (or 50: unknown).", min=0, max=100
+    Option(
+        "--min-mfu",
+        panel=MODEL,
+        metavar="PERCENT",
+        help="Exit with 60 where MFU is lower (or 50: unknown).",
+        min=0,
+        max=100,
     ),
 ]
 

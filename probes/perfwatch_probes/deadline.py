@@ -177,6 +177,14 @@ class KillableChild:
         self._pid = 0
         self._abandoned = still_there(self._abandoned)
 
+    def end(self, seconds: float) -> None:
+        """Close it, and collect it if it ends within so long: a process that becomes another one passes on what it has not collected."""
+        self.close()
+        until = time.monotonic() + seconds
+        while self._abandoned and time.monotonic() < until:
+            time.sleep(0.001)
+            self._abandoned = still_there(self._abandoned)
+
     def disown(self) -> None:
         """In a forked process: the child stays its parent's, and our copies of the pipes to it are closed."""
         if self._pid:
@@ -224,11 +232,15 @@ def fork_with_pipes(count: int) -> tuple[int, list[tuple[int, int]]]:
         raise
 
 
+class NotStarted(Unavailable):
+    """No process or descriptor was left for a child."""
+
+
 def not_started(what: str, error: OSError) -> Unavailable:
     """Why ``fork_with_pipes`` failed, and which limit to raise. ``what``: that which the child would have been."""
     full = error.errno in (errno.EMFILE, errno.ENFILE)
     advice = "raise ulimit -n" if full else "raise ulimit -u or pids.max"
-    return Unavailable(f"no {what} can be started: {error.strerror}", advice)
+    return NotStarted(f"no {what} can be started: {error.strerror}", advice)
 
 
 def still_there(children: Collection[int]) -> list[int]:

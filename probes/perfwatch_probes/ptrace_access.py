@@ -5,6 +5,7 @@ permits it, or CAP_SYS_PTRACE. Sources: proc(5), security/yama/yama_lsm.c, capab
 """
 
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,11 @@ def explain(pid: int, facts: Access) -> Unavailable:
         )
     if facts.target_uid is not None and facts.target_uid != facts.our_uid:
         if facts.our_uid:  # root has the capability, if the container has it
-            grant = f"run it as that user: sudo -u '#{facts.target_uid}' $(command -v perfwatch) attach {pid}, or: {as_root}"
+            grant = (
+                as_root
+                if facts.target_uid == 0
+                else f"{as_root}, or as that user: sudo -u {_user(facts.target_uid)} ..."
+            )
         return Unavailable(
             f"{reason}: it belongs to uid {facts.target_uid}, we are uid {facts.our_uid} without CAP_SYS_PTRACE", grant
         )
@@ -70,6 +75,14 @@ def explain(pid: int, facts: Access) -> Unavailable:
             f"start it with perfwatch run, or: {grant}, or: sudo sysctl kernel.yama.ptrace_scope=0",
         )
     return Unavailable(f"{reason}: it is not dumpable, or it has capabilities that we lack", grant)
+
+
+def _user(uid: int) -> str:
+    """A user as sudo takes it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"'#{uid}'"
 
 
 def _field(path: Path, name: str, base: int = 10) -> int | None:

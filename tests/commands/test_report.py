@@ -74,7 +74,7 @@ def test_an_unknown_form_is_answered_with_all_of_them(tmp_path: Path) -> None:
     done = report(str(record(tmp_path / "session")), "--format", "pdf")
 
     assert done.returncode == 2
-    assert "--format 'pdf' names no form of a report" in done.stderr
+    assert "--format 'pdf' is not a report format" in done.stderr
     assert ".pftrace" in done.stderr
 
 

@@ -1,84 +1,137 @@
-"""The command line of ``run``: read without the library where it is plain, and then exactly as the library reads it."""
+"""The options of ``run``, ``attach`` and ``daemon``: typed, from the environment and from configuration files."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import typer
 
-from perfwatch.__main__ import plain_run
 from perfwatch.cli import app
-from perfwatch.exporters.options import wanted
-from perfwatch.run.request import Request
+from perfwatch.errors import UsageError
+from perfwatch.settings import SETTABLE
 from tests.command_line import perfwatch
 
-PLAIN = [
-    ["--", "python", "train.py"],
-    ["--", "python", "--", "-q", "--no-agent"],
-    ["-q", "--no-agent", "--", "true"],
-    ["--quiet", "--agent", "--", "true"],
-    ["--no-agent", "--agent", "--", "true"],
-    ["--session", "/tmp/x", "--patience", "5", "--trigger-signal", "rt", "--", "true"],
-    ["--metrics-port", "9123", "--notify", "@{webhook}", "--", "true"],
-    ["--metrics-port=[::]:0", "--notify=@{webhook}", "--", "true"],
-    ["--arm", "ncu-attach", "--", "true"],
-    ["--session=/tmp/x", "--patience=120", "--trigger-signal=all", "--", "true"],
-]
-UNUSUAL = [
-    ["run"],
-    ["run", "--help"],
-    ["run", "--"],
-    ["run", "true"],
-    ["run", "--quite", "--", "true"],
-    ["run", "--patience", "soon", "--", "true"],
-    ["run", "--patience", "0", "--", "true"],
-    ["run", "--trigger-signal", "usr", "--", "true"],
-    ["run", "--session", "--", "true"],
-    ["run", "--arm", "gdb", "--", "true"],
-    ["run", "--arm", "ncu-attach", "--no-agent", "--", "true"],
-    ["run", "--metrics-port", "http", "--", "true"],
-    ["run", "--notify", "ftp://h", "--", "true"],
-    ["run", "--notify", "https://h/x", "--", "true"],
-    ["run", "--metrics-port", "0", "--metrics-command", "--", "true"],
-    ["run", "--metrics-socket", "/x/y", "--", "true"],
-    ["attach", "--", "1"],
-    [],
-]
+pytestmark = pytest.mark.live
 
 
-def read_by_the_library(words: list[str]) -> Request:
-    """The same request from typer's own reading."""
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
-    read = command.make_context("run", list(words)).params
-    return Request(
-        command=tuple(read["command"]),
-        agent=read["agent"],
-        quiet=read["quiet"],
-        session=read["session"] and Path(read["session"]),
-        patience_seconds=read["patience"],
-        trigger_signals=read["trigger_signal"],
-        outlets=wanted(metrics_port=read["metrics_port"], notify=read["notify"]),
-        arm=read["arm"],
-    )
+def options(command: str, *words: str) -> dict[str, Any]:
+    """What a command is given."""
+    context = app.make_context("perfwatch", [command])
+    found = app.get_command(context, command)
+    assert found is not None
+    return found.make_context(command, list(words), parent=context).params
 
 
-@pytest.mark.parametrize("words", PLAIN, ids=" ".join)
-def test_plain_line_is_read_as_the_library_reads_it(words: list[str], tmp_path: Path) -> None:
-    """Both ways give the same request."""
-    webhook = tmp_path / "webhook"
-    webhook.write_text("https://h/x\n")
-    words = [word.format(webhook=webhook) for word in words]
-    assert plain_run(["run", *words]) == read_by_the_library(words)
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own configuration file, which is not there yet; nothing else is set."""
+    for name in [name for name in os.environ if name.startswith("PERFWATCH_")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("PERFWATCH_CONFIG", str(path))
+    path.write_text("")
+    path.chmod(0o600)
+    return path
 
 
-@pytest.mark.parametrize("words", UNUSUAL, ids=" ".join)
-def test_anything_else_is_left_to_the_library(words: list[str]) -> None:
-    """Help, mistakes and other commands get their usual answers."""
-    assert plain_run(words) is None
+@pytest.mark.parametrize("command", SETTABLE)
+def test_every_option_has_a_variable(command: str, config: Path) -> None:
+    """Named after it; ``--notify`` has one that no job inherits, read elsewhere."""
+    context = app.make_context("perfwatch", [command])
+    found = app.get_command(context, command)
+    assert found is not None
+    for param in found.params:
+        if getattr(param, "setting", False) and param.name != "notify":
+            long = next(name for name in param.opts if name.startswith("--"))
+            assert f"PERFWATCH_{long[2:].replace('-', '_').upper()}" in (param.envvar or ())
 
 
-@pytest.mark.live
+@pytest.mark.parametrize(
+    ("typed", "seconds"),
+    [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1h30m", 5400.0), ("2500ms", 2.5), ("1.5 min", 90.0)],
+)
+def test_a_time_is_read_as_people_write_it(typed: str, seconds: float) -> None:
+    """Seconds where no unit is given."""
+    assert options("run", "--hang-timeout", typed, "--", "true")["patience"] == seconds
+    assert options("run", "--patience", typed, "--", "true")["patience"] == seconds
+
+
+@pytest.mark.parametrize(("typed", "number"), [("8e9", 8e9), ("8b", 8e9), ("8B", 8e9), ("1_000", 1e3), ("1.5k", 1.5e3)])
+def test_a_large_number_is_read_as_people_write_it(typed: str, number: float) -> None:
+    """Of parameters and tokens."""
+    assert options("run", "--params", typed, "--", "true")["params"] == number
+
+
+def test_what_is_typed_goes_before_the_environment_and_that_before_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a table for one command before what stands above the tables."""
+    config.write_text('hang_timeout = "2m"\nquiet = true\n[run]\nhang_timeout = "3m"\narm = "none"\n')
+    assert options("attach")["patience"] == 120.0
+    read = options("run", "--", "true")
+    assert (read["patience"], read["quiet"], read["arm"]) == (180.0, True, "none")
+
+    monkeypatch.setenv("PERFWATCH_HANG_TIMEOUT", "4m")
+    assert options("run", "--", "true")["patience"] == 240.0
+    assert options("run", "-t", "5m", "--", "true")["patience"] == 300.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "advises"),
+    [
+        ("hang_timeot = 1", "there is no option hang_timeot", "did you mean hang_timeout?"),
+        ("[runn]\narm = 'none'", "there is no table [runn]", "did you mean run?"),
+        ("hang_timeout = 'soon'", "hang_timeout: soon: not a time", "90s"),
+        ("watch = 3", "watch: 3 is neither true nor false", "watch = true"),
+        ("watch = ", "invalid value", "perfwatch doctor"),
+        ("notify = 'https://h/secret'", "every user can read this file", "@"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_the_file(config: Path, text: str, says: str, advises: str) -> None:
+    """And what to write instead."""
+    config.write_text(text)
+    config.chmod(0o644)
+    with pytest.raises(UsageError) as told:
+        options("attach")
+
+    assert str(config) in told.value.message
+    assert says in told.value.message
+    assert advises in told.value.advice
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_can_write_is_refused(config: Path, mode: int) -> None:
+    """They could send the webhook elsewhere."""
+    config.chmod(mode)
+    with pytest.raises(UsageError, match="other users can write"):
+        options("daemon")
+
+
+def test_a_file_in_a_folder_that_others_can_write_is_refused(config: Path) -> None:
+    """They could put another one in its place."""
+    config.parent.chmod(0o777)
+    with pytest.raises(UsageError, match="other users can write"):
+        options("daemon")
+
+
+def test_a_mistake_of_the_machine_does_not_keep_a_job_from_starting(tmp_path: Path) -> None:
+    """Here in the user's file, that is not named on the command line."""
+    folder = tmp_path / ".config" / "perfwatch"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "config.toml").write_text("hang_timeot = 1\n")
+    (folder / "config.toml").chmod(0o600)
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    environment.pop("PERFWATCH_CONFIG", None)
+    if os.geteuid() == 0:  # whose own folder is that of the password file
+        environment["PERFWATCH_CONFIG"] = str(folder / "config.toml")
+    words = (sys.executable, "-m", "perfwatch", "run", "--", "sh", "-c", "exit 6")
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, "it is ignored" in done.stderr) == (6, True)
+
+
 def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
     """``perfwatch run true`` is unambiguous."""
     done = subprocess.run(
@@ -86,6 +139,30 @@ def test_command_without_the_double_dash_runs_too(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says", "advises"),
+    [
+        (("train.py",), 127, "train.py is not a program", "perfwatch run -- python train.py"),
+        (("./train.py", "--lr", "1"), 126, "./train.py is not a program", "perfwatch run -- python ./train.py --lr 1"),
+        (("nosuchprogram",), 127, "nosuchprogram: command not found", ""),
+        (("/no/such/program",), 127, "/no/such/program: No such file or directory", ""),
+    ],
+)
+def test_what_cannot_be_started_says_what_to_type(
+    tmp_path: Path, words: tuple[str, ...], code: int, says: str, advises: str
+) -> None:
+    """A script that is no program, a name that is not on PATH."""
+    (tmp_path / "train.py").write_text("print()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "perfwatch", "run", "--", *words],
+        env={**os.environ, "PERFWATCH_DIR": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == code
+    assert says in done.stderr
+    assert advises in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from perfwatch.processes.channel import Message
-from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher
+from perfwatch.processes.control import LONGEST_REQUEST_BYTES, ControlServer, ask, find_watcher, joined_control
 
 pytestmark = pytest.mark.live
 
@@ -295,3 +296,57 @@ def test_stopped_watcher_runs_into_the_deadline(tmp_path: Path) -> None:
         ask(tmp_path / "control", {"command": "status"}, deadline_seconds=0.05)
     server.close()
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process that can be watched."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_watcher_that_has_not_started_the_job_is_asked_too(tmp_path: Path, sleeper: int) -> None:
+    """By ``attach``, which says so; the daemon hands a job over to none but ``run``. When it leaves, nothing of it is left."""
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path)}
+    words = [sys.executable, "-m", "perfwatch", "attach", str(sleeper)]
+    watch = subprocess.Popen([*words, "--watch"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ends = time.monotonic() + 60
+    while (control := find_watcher(sleeper)) is None and time.monotonic() < ends:
+        select.select([], [], [], 0.05)
+    assert control is not None
+    state = ask(control, {"command": "status"}, 30)
+    judged = subprocess.run([*words, "--json"], env=environment, capture_output=True, text=True, timeout=120)
+    alone = find_watcher(sleeper, runs_alone=True)
+    watch.send_signal(signal.SIGTERM)
+    watch.wait(60)
+
+    assert (state["mode"], state["roots"], alone) == ("attach", [sleeper], None)
+    assert judged.stderr.startswith("perfwatch: asking the watcher of perfwatch attach, which has known this job for ")
+    assert json.loads(judged.stdout)["schema"].startswith("perfwatch.verdict/")
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [Path(state["session"]).name]
+    assert find_watcher(sleeper) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("weakened", "served"), [((), True), (("setpriv", "--bounding-set=-all", "--inh-caps=-all"), False),
+                                                   (("setpriv", "--reuid", "65534", "--clear-groups"), False)])  # fmt: skip
+def test_a_socket_without_a_file_serves_only_who_can_do_all_that_we_can(
+    weakened: tuple[str, ...], served: bool
+) -> None:
+    """Root of a container that shares our network, and any other user, can connect to it, and are told nothing."""
+    control = joined_control()
+    server = ControlServer(control, lambda request: {"ok": True})
+    ask_it = f"import socket; s = socket.socket(1); s.connect(chr(0) + {str(control)[1:]!r}); s.sendall(b'{{}}' + bytes([10])); "
+    program = f"{ask_it}print(s.recv(100))"
+    with subprocess.Popen([*weakened, "/usr/bin/env", "python3", "-c", program], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}) as client:  # fmt: skip
+        while client.poll() is None:
+            select.select(server.filenos(), [], [], 0.1)
+            server.serve()
+        assert client.stdout is not None
+        told = client.stdout.read()
+    server.close()
+
+    assert (b"true" in told) is served

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
 from perfwatch.cli import app
@@ -32,8 +31,10 @@ def manifest(deploy: Path) -> dict[str, Any]:
 
 def accepted(words: list[str]) -> None:
     """Raises unless the command line of ``perfwatch daemon`` takes these options."""
-    command = typer.main.get_command(app).commands["daemon"]  # type: ignore[attr-defined]
-    command.make_context("daemon", words)
+    context = app.make_context("perfwatch", ["daemon"])
+    command = app.get_command(context, "daemon")
+    assert command is not None
+    command.make_context("daemon", list(words), parent=context)
 
 
 @pytest.mark.live
@@ -53,6 +54,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(deploy: Path, tmp_path: Path)
     assert exposed.returncode == 0, exposed.stdout[-300:]
 
 
+@pytest.mark.live
 def test_the_unit_starts_what_there_is(deploy: Path) -> None:
     """Its options are those of the command, also in the comment."""
     lines = (deploy / "perfwatch.service").read_text().splitlines()
@@ -145,6 +147,7 @@ def test_the_daemon_set_serves_no_metrics_to_the_cluster(manifest: dict[str, Any
     assert "--metrics-token=@/etc/perfwatch/token" in (deploy / "kubernetes.yaml").read_text()
 
 
+@pytest.mark.live
 def test_the_daemon_set_says_what_the_daemon_needs(manifest: dict[str, Any]) -> None:
     """The host's processes, the right to read them, a disk, and no right to anything else."""
     pod = manifest["spec"]["template"]["spec"]

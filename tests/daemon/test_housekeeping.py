@@ -1,5 +1,6 @@
 """All recordings of the daemon stay within their budget, and what tells of an incident stays longest."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from perfwatch.daemon.housekeeping import Tidied, tidy
 from perfwatch.daemon.node import TIDY_SECONDS, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.ward import Terms
+from perfwatch.recording.kept import Limits, keep_within, sessions_in
 from perfwatch.recording.recording import Recorder
+from perfwatch.recording.segments import hold
 from perfwatch_probes.deadline import Inline
 from tests.machines import FakeMachine
 from tests.sessions import PATIENCE_SECONDS, readings, session, verdict
@@ -131,3 +134,65 @@ def test_what_cannot_be_removed_is_said_once(tmp_path: Path) -> None:
         times.append(times[-1] + TIDY_SECONDS)
 
     assert said == ["calm-old cannot be removed"]
+
+
+DAY, NOW = 86400.0, 400 * 86400.0
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Sessions that were made by hand: calm ones of three ages, an old incident, one of the daemon, and one that is being written."""
+    for name, days, told, mode in (
+        ("calm-old", 40, HEALTHY, "attach"),
+        ("calm-new", 10, HEALTHY, "run"),
+        ("calm-now", 0, HEALTHY, "attach"),
+        ("hung-old", 300, verdict(), "attach"),
+        ("daemon", 300, HEALTHY, "daemon"),
+        ("written", 300, HEALTHY, "attach"),
+    ):
+        made(tmp_path, name, NOW - days * DAY, told, mode=mode)
+    return tmp_path
+
+
+def gone(home: Path, limits: Limits) -> list[str]:
+    """What is removed, in order."""
+    held = hold(home / "written")
+    done = keep_within(str(home), limits, lambda: NOW)
+    os.close(held)
+    return [one.name for one in done.removed]
+
+
+def test_calm_recordings_are_removed_when_they_are_old(recorded: Path) -> None:
+    """Not the daemon's, nor one that is written, nor an incident; and no more than once an hour."""
+    assert gone(recorded, Limits(days=30, gib=0)) == ["calm-old"]
+    assert gone(recorded, Limits(days=1, gib=0)) == []
+
+
+def test_where_all_together_have_too_much_the_oldest_calm_ones_go_first(recorded: Path) -> None:
+    """Then incidents; what was recorded in the last hour stays."""
+    assert gone(recorded, Limits(days=0, gib=0.0001)) == ["calm-old", "calm-new", "hung-old"]
+
+
+def test_without_limits_nothing_is_removed(recorded: Path) -> None:
+    """0 is none."""
+    assert gone(recorded, Limits(days=0, gib=0)) == []
+
+
+def test_a_removal_that_was_cut_short_is_completed(recorded: Path) -> None:
+    """What is left of a session is no session, and lies where the next round finds it."""
+    (recorded / ".removed-x").mkdir()
+    (recorded / ".removed-x" / "readings-0001.jsonl").write_text("")
+    gone(recorded, Limits())
+
+    assert not (recorded / ".removed-x").exists()
+    assert ".removed-x" not in [one.name for one in sessions_in([str(recorded)])]
+
+
+def test_a_session_is_listed_by_what_it_is_about(recorded: Path) -> None:
+    """A hang, though the job was then killed; newest first."""
+    made(recorded, "killed", NOW + 1, verdict(), verdict(state="gone", cause="killed"))
+    first, *_ = found = sessions_in([str(recorded)])
+
+    assert (first.name, first.state, first.cause) == ("killed", "hung", verdict().cause)
+    assert [one.created for one in found] == sorted((one.created for one in found), reverse=True)
+    assert not any(one.written for one in found)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.daemon.scanner import AGAIN_SECONDS, Scanner
-from perfwatch.daemon.slurm_job import SlurmJob, job_of_groups
+from perfwatch.jobs.slurm_job import SlurmJob, job_of_groups
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.filesystem import Filesystem
 

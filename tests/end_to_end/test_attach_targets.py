@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ pytestmark = [pytest.mark.live, pytest.mark.end_to_end]
 
 
 def test_no_such_pid(attach: Attach) -> None:
-    """Exit code 3, a sentence, the advice, and nothing on stdout for whoever parses it."""
+    """Exit code 3, a sentence, the advice, and the same on stdout for whoever parses it."""
     answer = attach(4_194_305)
 
-    assert (answer.code, answer.out) == (3, "")
+    assert (answer.code, json.loads(answer.out)["error"]["code"]) == (3, 3)
     assert answer.err == ("perfwatch: no process 4194305\n  perfwatch ps lists the training jobs of this machine\n")
 
 
@@ -29,7 +30,7 @@ def test_not_a_python_process(attach: Attach) -> None:
         until(lambda: os.readlink(f"/proc/{cat.pid}/exe").rpartition("/")[2] in ("cat", "coreutils"))
         answer = attach(cat.pid)
 
-    assert (answer.code, answer.out) == (3, "")
+    assert (answer.code, json.loads(answer.out)["error"]["code"]) == (3, 3)
     assert "(cat) is Python" in answer.err
 
 
@@ -116,11 +117,12 @@ def test_a_shell_above_the_job_and_above_us(job: StartJob, attach: Attach) -> No
 
 @needs_root()
 def test_the_job_of_another_user(job: StartJob, attach: Attach) -> None:
-    """Stacks, files and system calls are denied; the state is not: a verdict, what is missing, and how to get it."""
+    """Stacks, files and system calls are denied; the state is not: on request a verdict, what is missing, and how to get it."""
     trainer = job(workers=1)
     trainer.stop()
 
-    answer = attach(trainer.workers[0], before=NOBODY, env={"PERFWATCH_DIR": "", "HOME": "/nonexistent"})
+    unprivileged = {"PERFWATCH_DIR": "", "HOME": "/nonexistent"}
+    answer = attach(trainer.workers[0], "--without-stacks", before=NOBODY, env=unprivileged)
 
     assert (answer.code, answer.verdict["cause"]) == (30, "stopped")
     assert "we are uid 65534 without CAP_SYS_PTRACE" in answer.missing["stacks"]
@@ -133,10 +135,33 @@ def test_another_users_running_job_is_not_accused(job: StartJob, attach: Attach)
     """Without stacks a running thread may do anything: no hang is concluded from what was not seen."""
     trainer = job()
 
-    answer = attach(trainer.pid, "--patience", "2", before=NOBODY, env={"PERFWATCH_DIR": "", "HOME": "/nonexistent"})
+    words = ("--hang-timeout", "2", "--without-stacks")
+    answer = attach(trainer.pid, *words, before=NOBODY, env={"PERFWATCH_DIR": "", "HOME": "/nonexistent"})
 
     assert answer.verdict["state"] != "hung"
     assert trainer.steps() > 0
+
+
+@needs_root()
+@pytest.mark.parametrize("words", [("attach",), ("attach", "--watch"), ("capture", "stacks")], ids=" ".join)
+def test_the_job_of_another_user_is_refused_at_once(job: StartJob, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """With 77, whose job it is and what to type; nothing is recorded."""
+    trainer = job()
+    # Nobody may read our own files here, whatever folder they lie in, but no memory.
+    reader = (*NOBODY, "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search",
+              "--bounding-set", "-all,+dac_read_search")  # fmt: skip
+    command = [*reader, *PERFWATCH, *words, str(trainer.pid), "--json"]
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 65534, 65534)
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "theirs"), "HOME": "/nonexistent"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    told = json.loads(done.stdout)["error"]
+
+    assert (done.returncode, told["code"]) == (77, 77), done.stderr
+    assert told["message"] == f"permission denied: pid {trainer.pid} belongs to root"
+    assert re.search(rf"^sudo \S*perfwatch {' '.join(words[:2]) if words[0] == 'capture' else 'attach'} {trainer.pid}$",
+                     told["advice"], flags=re.M)  # fmt: skip
+    assert list((tmp_path / "theirs").iterdir()) == []
 
 
 @needs_root()
@@ -148,8 +173,8 @@ def test_a_process_that_proc_hides(job: StartJob) -> None:
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    assert (done.returncode, done.stdout) == (77, "")
-    assert f"sudo $(command -v perfwatch) attach {trainer.pid}" in done.stderr
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (77, 77)
+    assert re.search(rf"sudo \S*perfwatch attach {trainer.pid}", done.stderr)
 
 
 @needs_root()

@@ -14,7 +14,7 @@ SAME_USER = Access(our_uid=1000, target_uid=1000, has_capability=False, yama_sco
     ("changes", "reason", "advice"),
     [
         ({"target_uid": 0}, "belongs to uid 0, we are uid 1000", "sudo"),
-        ({"target_uid": 5, "in_container": True}, "belongs to uid 5, we are uid 1000", "sudo -u '#5' $(command"),
+        ({"target_uid": 5, "in_container": True}, "belongs to uid 5, we are uid 1000", "as that user: sudo -u"),
         ({"our_uid": 0, "in_container": True}, "belongs to uid 1000, we are uid 0", "--cap-add SYS_PTRACE"),
         ({"yama_scope": 1}, "ptrace_scope is 1", "perfwatch run"),
         ({"yama_scope": 2}, "ptrace_scope is 2", "sudo"),

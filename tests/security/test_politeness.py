@@ -14,7 +14,7 @@ from tests.end_to_end.conftest import until
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, Popen, User
 
 pytestmark = [pytest.mark.live, pytest.mark.without_root]
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 # They start the user's program, or are a service whose unit sets the priority.
 KEEP_PRIORITY = {"run", "ncu", "drill", "daemon"}
 SAY = "import os; print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), flush=True)"

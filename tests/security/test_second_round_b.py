@@ -172,7 +172,7 @@ def threads() -> int:
 
 
 @pytest.mark.without_root
-@pytest.mark.parametrize("module", ["msgspec", "typer", "rich", "psutil"])
+@pytest.mark.parametrize("module", ["msgspec", "click", "rich", "psutil"])
 def test_a_library_of_the_job_does_not_keep_it_from_starting(tmp_path: Path, module: str) -> None:
     """PYTHONPATH may hold our libraries in a version for another Python: the job starts and is watched."""
     (tmp_path / f"{module}.py").write_text("raise ImportError('of another Python')\n")

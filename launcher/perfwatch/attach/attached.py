@@ -1,5 +1,6 @@
 """Attach to a job: find it, record it, watch it until the verdict is clear (or for as long as the user stays)."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -9,36 +10,82 @@ from typing import IO
 import msgspec
 
 from perfwatch import __version__
-from perfwatch.captures.capture import Outcome, Request
+from perfwatch.captures.capture import Outcome, Request, Scene
 from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline
 from perfwatch.errors import CaptureFailed, NoSuchTarget
 from perfwatch.exporters.exporters import Open, Outlet, Outlets
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
-from perfwatch.jobs.discovery import refuse_several
+from perfwatch.jobs.discovery import refuse_orphan, refuse_several
 from perfwatch.jobs.other_trees import Relatives, relatives
+from perfwatch.jobs.permission import refuse_unreadable
 from perfwatch.jobs.target import find_job
-from perfwatch.processes.control import find_place
+from perfwatch.processes.channel import Message
+from perfwatch.processes.control import ControlServer, find_place, joined_control
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
-from perfwatch.recording.recording import BUDGET_BYTES
+from perfwatch.recording.recording import BUDGET_BYTES, CAPTURE_BEGUN
 from perfwatch.recording.session import Session, this_machine
 from perfwatch.text import say
 from perfwatch.verdict import Verdict
+from perfwatch.watching.answering import answer, status
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
-from perfwatch.watching.opening import open_recorder
+from perfwatch.watching.opening import keep_within_limits, open_recorder
 from perfwatch.watching.watch import Watch
 from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, unjudged
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.guest import Guests
+from perfwatch_probes.readable import readable
 
 AFTER_FAILURE_SECONDS = 1.0
 LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
 CAPTURE_TURN_SECONDS = 0.1
+
+
+class _RequestServer:
+    """Where other commands ask a watcher that stays. A machine without room for its socket does without."""
+
+    def __init__(self, attached: "Attached", stream: IO[str]) -> None:
+        self._attached, self._stream = attached, stream
+        self.attended = False
+        self._server: ControlServer | None = None
+        self._capturing = Capturing(attached.folder, lambda: attached.scene(stream), attached.captured, attached.begun)
+        with contextlib.suppress(OSError):
+            self._server = ControlServer(joined_control(), self._answer)
+
+    def serve(self, seconds: float) -> None:
+        """Answer what is asked for so long, or until the watch has something to do sooner, or the user leaves."""
+        attached, ends = self._attached, time.monotonic() + seconds
+        self.attended = False
+        while not self.attended:
+            sooner = attached.sooner()
+            ours = (*(self._server.filenos() if self._server is not None else ()), *self._capturing.filenos())
+            if attached.leaving.wait(max(0.0, ends - time.monotonic()), *sooner, *ours):
+                return
+            if self._server is not None:
+                self._server.serve()
+            self._capturing.serve()
+            if time.monotonic() >= ends or readable(0.0, *sooner):
+                return
+
+    def close(self) -> None:
+        """Stop, and end a capture that is at work."""
+        self._capturing.close()
+        if self._server is not None:
+            self._server.close()
+
+    def _answer(self, request: Message) -> Message:
+        return answer(
+            request, self._attached.state, self._attend, lambda: self._attached.known(self._stream), self._capturing
+        )
+
+    def _attend(self) -> None:
+        """Look closely from now on, and at once."""
+        self.attended = self._attached.attend()
 
 
 class Attached:
@@ -53,6 +100,7 @@ class Attached:
         mode: how the session calls itself: attach, or daemon.
         budget_bytes: what the recording may take.
         outlets: opens what else is told to other programs while we stay; nothing by default.
+        needs_memory: what the user has typed, where a job whose memory may not be read is refused; empty: it is watched.
         watch: makes the watch, of what ``Watch`` takes.
 
     Attributes:
@@ -69,21 +117,25 @@ class Attached:
         patience_seconds: float = HANG_TIMEOUT_SECONDS,
         model: Mapping[str, float] | None = None,
         outlets: Open | None = None,
+        needs_memory: str = "",
         mode: str = "attach",
         budget_bytes: int = BUDGET_BYTES,
         watch: Callable[..., Watch] = Watch,
     ) -> None:
         volunteer_for_the_oom_killer()
-        self._leaving = leaving
+        self.leaving = leaving
         filesystem, child, self._guests = Filesystem(), KillableChild(), Guests()
         try:
             self._guests.meet(pid)
             place = find_place(pid, guests=self._guests)
-            self._place = place.folder if place is not None else None
+            self._agent = place.folder if place is not None else None
             started = place.roots if place is not None else ()
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
+            refuse_orphan(target, filesystem)
             refuse_several(filesystem, child, target)
+            if needs_memory and target.gone is None:
+                refuse_unreadable(filesystem, child, target.program.pid, needs_memory)
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
             # their environment tells; of those that it says nothing of, who talks to whom.
             others = [root.pid for root in started if len(started) > 1]
@@ -106,6 +158,7 @@ class Attached:
                 },
             )
             explicit = Path(session) if session else None
+            self._in_default_folder = explicit is None
             self._recorder, self.folder, why = open_recorder(explicit, described, child, budget_bytes)
             self._loss = f"nothing was recorded: {why}"
         finally:
@@ -113,11 +166,12 @@ class Attached:
         self._news: Callable[[News], None] = lambda _: None
         self._failures, self._failure = Failures(), ""
         self._outlets: Outlet = (outlets or Outlets)(described, self.folder, self._recorder)
+        self._described = described
         self._watch = watch(
             tops,
             described,
             recorder=self._outlets.sink,
-            agent_folder=self._place,
+            agent_folder=self._agent,
             eager=True,
             on_news=lambda news: self._news(news),
         )
@@ -142,7 +196,7 @@ class Attached:
                 countdown(shot, verdict, self._watch.at, stream)
             elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
                 return self._final(unjudged(self._failure, time.time()))
-            if self._leaving.wait(pause, *self._watch.sooner()):
+            if self.leaving.wait(pause, *self._watch.sooner()):
                 return self._final(self._known(stream))
 
     def stay(self, stream: IO[str]) -> Verdict:
@@ -150,11 +204,17 @@ class Attached:
         self._news = lambda news: self._tell(stream, news)
         if stream.isatty():
             say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
-        while not self._leaving.wait(self._tick(stream), *self._watch.sooner()):
-            if self._watch.last is not None and self._watch.last.state == "gone":
-                self._outlets.ended(self._watch.last)
-                return self._final(self._watch.last)
-            self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
+        with contextlib.closing(_RequestServer(self, stream)) as requests:
+            while not self.leaving.asked:
+                pause = self._tick(stream)
+                if self._watch.last is not None and self._watch.last.state == "gone":
+                    self._outlets.ended(self._watch.last)
+                    return self._final(self._watch.last)
+                self._outlets.tick(0 if self._recorder is None else self._recorder.lost)
+                try:
+                    requests.serve(pause)
+                except Exception as error:  # what others ask for must not end the watch
+                    self._failed(error, stream)
         self._outlets.ended(None)
         return self._final(self._known(stream))
 
@@ -166,15 +226,15 @@ class Attached:
         if self._gone:
             raise NoSuchTarget(f"process {self.roots[0]} has ended", f"perfwatch attach {self.roots[0]}")
         ends = self._watch.at + LOOK_SECONDS
-        while self._watch.at < ends and not self._leaving.wait(min(self._tick(stream), 0.2)):
+        while self._watch.at < ends and not self.leaving.wait(min(self._tick(stream), 0.2)):
             pass  # who the ranks are, and whether they move
-        scene = scene_of(self._watch.case(), self._known(stream), self._place, os.environ, self._watch.look.guests)
+        scene = self.scene(stream)
         done: list[Outcome] = []
         captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
         captures.begin(request)
         said = ""
         while not done:
-            if self._leaving.wait(CAPTURE_TURN_SECONDS):
+            if self.leaving.wait(CAPTURE_TURN_SECONDS):
                 captures.close()
                 return Outcome(
                     kind=request.kind, error="you left before it was done", exit_code=CaptureFailed.exit_code
@@ -189,11 +249,56 @@ class Attached:
             self._recorder.event(self._watch.at, "capture", headline(done[0]), facts=facts)
         return done[0]
 
+    def scene(self, stream: IO[str]) -> Scene:
+        """The job as a capture needs to know it."""
+        return scene_of(self._watch.case(), self._known(stream), self._agent, os.environ, self._watch.look.guests)
+
+    def begun(self, request: Request) -> None:
+        """A capture is at work from now on."""
+        self._watch.take([r.CaptureWindow(kind=request.kind, at_work=True)])
+        if self._recorder is not None:
+            self._recorder.event(
+                self._watch.at, CAPTURE_BEGUN, f"{request.kind} capture, asked by a {request.asked_by}"
+            )
+
+    def captured(self, request: Request, outcome: Outcome) -> None:
+        """Keep what a capture says, as evidence and as an event."""
+        ended = r.CaptureWindow(kind=request.kind, at_work=False)
+        self._watch.take([ended, *(msgspec.convert(one, r.ANY_READING) for one in outcome.readings)])
+        if self._recorder is not None:
+            facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))
+            self._recorder.event(self._watch.at, "capture", headline(outcome), facts=facts)
+
+    def state(self) -> Message:
+        """What a watcher says of itself."""
+        patience = self._described.conditions["patience_seconds"]
+        agent = self._agent.path if self._agent is not None else None
+        return status(self._described.mode, list(self.roots), self.folder, agent, self._watch.at, patience)
+
+    def attend(self) -> bool:
+        """Look closely; True if that is new."""
+        new = not self._watch.suspicious
+        self._watch.attend()
+        return new
+
+    def known(self, stream: IO[str]) -> Verdict | None:
+        """The verdict now."""
+        return self._known(stream)
+
+    def sooner(self) -> tuple[int, ...]:
+        """Descriptors that are readable when there is something to do."""
+        return tuple(self._watch.sooner())
+
     def close(self) -> str:
         """End our own children and the recording; returns what was not recorded and why, empty when all was."""
         self._watch.close()
         self._guests.close()
-        return self._loss if self._recorder is None else self._recorder.close()
+        loss = self._loss if self._recorder is None else self._recorder.close()
+        if self.folder is not None and self._in_default_folder:
+            child = KillableChild()
+            keep_within_limits(self.folder, child)
+            child.close()
+        return loss
 
     def _tick(self, stream: IO[str]) -> float:
         """One round of looks; one that fails must not end the watch: it is told once, and recorded."""

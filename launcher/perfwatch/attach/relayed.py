@@ -1,4 +1,4 @@
-"""Attach to a job that ``perfwatch run`` watches already: its watcher, which knows it from the start, is asked."""
+"""Attach to a job that a perfwatch of ours watches already: that watcher, which knows it for longer, is asked."""
 
 import time
 from pathlib import Path
@@ -9,9 +9,11 @@ import msgspec
 from perfwatch.processes.control import ask, find_watcher
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import load
+from perfwatch.text import duration
+from perfwatch.text import say as tell
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
-from perfwatch.watching.when_to_stop import OneShot, countdown
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable
 
@@ -22,11 +24,12 @@ LOAD_SECONDS = 10.0  # a full session of 256 MiB
 
 
 def ask_watcher(
-    pid: int, patience_seconds: float, leaving: Leaving, say: IO[str]
+    pid: int, patience_seconds: float | None, leaving: Leaving, say: IO[str]
 ) -> tuple[Verdict, Path | None] | None:
     """The watcher's verdict once it is clear, and where its recording lies.
 
-    None when nobody watches this process, or with another patience, or the watcher does not answer: then look ourselves.
+    None when nobody watches this process, or with another hang timeout, or the watcher does not answer: then look ourselves.
+    patience_seconds: the hang timeout that was asked for; None: that of the watcher.
     """
     control = find_watcher(pid)
     if control is None:
@@ -36,9 +39,16 @@ def ask_watcher(
     judged = False
     try:
         status = ask(control, {"command": "status"}, ANSWER_SECONDS)
-        if status.get("patience_seconds") != patience_seconds:
+        if patience_seconds not in (None, status.get("patience_seconds")):
             return None
         folder = Path(status["session"]) if status.get("session") else None
+        tell(
+            say,
+            f"asking the watcher of perfwatch {status.get('mode', 'run')}, which has known this job for "
+            f"{duration(status.get('elapsed_seconds'))}; --fresh looks anew",
+        )
+        # What it has seen counts; from now on it samples closely, and that takes a moment to tell.
+        shot.started_at = -min(float(status.get("elapsed_seconds") or 0.0), UNCLEAR_SECONDS - LONGER_SECONDS)
         while True:
             answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
             verdict = msgspec.convert(answer["verdict"], Verdict)

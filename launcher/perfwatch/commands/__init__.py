@@ -1,51 +1,23 @@
-"""The commands: one file each, whose docstring is the help. ``COMMANDS`` is in the order of ``--help``.
+"""The commands: one file each, whose docstring is the help. ``SECTIONS`` is in the order of ``--help``.
 
-A command module imports nothing heavy before its function runs, so that ``perfwatch --help`` stays fast. It holds one
-function with its own name and, where the command line needs it, ``CONTEXT_SETTINGS`` for the parser.
+A command module holds one function with its own name and, where the command line needs it, ``CONTEXT_SETTINGS`` for the
+parser. It imports nothing heavy before its function runs, so that ``perfwatch --help`` stays fast; of the other commands none
+is loaded.
 """
 
+from importlib import import_module
 from types import ModuleType
 
-from perfwatch.commands import (
-    attach,
-    autopsy,
-    bundle,
-    capture,
-    compare,
-    daemon,
-    dmon,
-    doctor,
-    drill,
-    explain,
-    fleet,
-    kernels,
-    ncu,
-    ps,
-    replay,
-    report,
-    run,
-    snapshot,
-    top,
-)
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Watch a job": ("run", "attach", "ps", "top", "dmon", "fleet", "daemon"),
+    "Profile": ("capture", "ncu", "kernels"),
+    "Recordings": ("replay", "report", "sessions", "compare", "bundle", "autopsy"),
+    "Help": ("explain", "doctor", "drill", "help", "version"),
+}
+HIDDEN = ("snapshot",)  # for ``fleet``
+COMMANDS: tuple[str, ...] = (*(name for names in SECTIONS.values() for name in names), *HIDDEN)
 
-COMMANDS: tuple[ModuleType, ...] = (
-    run,
-    attach,
-    ps,
-    top,
-    dmon,
-    fleet,
-    daemon,
-    capture,
-    ncu,
-    kernels,
-    autopsy,
-    replay,
-    report,
-    compare,
-    bundle,
-    explain,
-    doctor,
-    drill,
-    snapshot,
-)
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command."""
+    return import_module(f"perfwatch.commands.{name}")

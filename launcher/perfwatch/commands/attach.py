@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from perfwatch.errors import UsageError
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.options import Argument, Exit, Json, Option, typed
 from perfwatch.watching.options import HangTimeout
 
 if TYPE_CHECKING:
@@ -19,12 +18,42 @@ if TYPE_CHECKING:
     from perfwatch.verdict import Verdict
 
 
+WHICH = "Which job, where it is not a PID"
+
+
 def attach(
-    pid: Annotated[int, typer.Argument(help="Any process of the job: torchrun, a rank, a DataLoader worker.", min=1)],
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and report every change.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    target: Annotated[
+        str | None,
+        Argument(
+            "[PID|PATTERN|SESSION]",
+            help="Any process of the job, a part of its command line, or a recording of it; the only job by default.",
+            no_option=("--pid", "-p"),
+        ),
+    ] = None,
+    slurm: Annotated[
+        int | None,
+        Option("--slurm", metavar="JOBID", min=1, panel=WHICH, setting=False, help="The job of this Slurm job here."),
+    ] = None,
+    pod: Annotated[
+        str | None,
+        Option("--pod", metavar="NAME|UID", panel=WHICH, setting=False, help="The job in this Kubernetes pod."),
+    ] = None,
+    container: Annotated[
+        str | None,
+        Option("--container", metavar="ID|NAME", panel=WHICH, setting=False, help="The job in this container."),
+    ] = None,
+    watch: Annotated[bool, Option("--watch", "-w", help="Stay, and report every change.")] = False,
+    json: Json = False,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
-    session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
+    session: Annotated[
+        str | None, Option("--session", "-s", metavar="DIR", help="Where to keep the recording.")
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Look anew, also beside a watcher or daemon that knows the job already.")
+    ] = False,
+    without_stacks: Annotated[
+        bool, Option("--without-stacks", help="Say what can be said where the job's memory may not be read.")
+    ] = False,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
     layers: Layers = None,
@@ -45,9 +74,14 @@ def attach(
     30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below --min-mfu, 3 no such process, 77 permission
     denied.
 
+    Beside a perfwatch run, daemon or attach --watch of your own the verdict is that of the watcher, which knows the job for longer.
+
     \b
     Examples:
+      perfwatch attach                      the only training job here
       perfwatch attach 4242
+      perfwatch attach train.py
+      sudo perfwatch attach --slurm 4711
       perfwatch attach 4242 --json | jq .summary
       perfwatch attach 4242 --watch
       perfwatch attach 4242 --watch --metrics-port 9123 --notify @webhook
@@ -56,6 +90,9 @@ def attach(
     """
     from functools import partial
 
+    from perfwatch.attach.asked import process
+
+    pid = process(target, slurm, pod, container)  # before anything heavy is loaded: it may be gone
     from perfwatch.attach.attached import Attached
     from perfwatch.attach.relayed import ask_watcher
     from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
@@ -76,11 +113,11 @@ def attach(
             print_verdict(verdict, sys.stderr, folder)
             raise
 
-    outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
-    if not watch:
-        if outlets.metrics is not None or notify is not None:
-            raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
-        outlets = Wanted()  # $PERFWATCH_NOTIFY is for those that stay
+    outlets = Wanted()  # settings are for those that stay
+    if watch:
+        outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
+    elif typed("metrics_port") or typed("metrics_socket") or typed("notify"):
+        raise UsageError("--metrics-port and --notify are for a watch that stays", f"perfwatch attach {pid} --watch")
 
     def opened(session: "Session", folder: Path | None, recorder: "Sink | None") -> Outlets:
         tell = partial(say, sys.stderr)
@@ -88,7 +125,9 @@ def attach(
 
     model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
     with Leaving() as leaving:
-        known = None if watch or session or model else ask_watcher(pid, patience, leaving, sys.stderr)
+        known = None
+        if not (fresh or watch or session or model):
+            known = ask_watcher(pid, patience if typed("patience") else None, leaving, sys.stderr)
         if known is not None:
             verdict, folder = known
             show(verdict, folder)
@@ -100,6 +139,7 @@ def attach(
                 patience_seconds=patience,
                 model=model,
                 outlets=opened if outlets else None,
+                needs_memory="" if without_stacks else f"perfwatch attach {pid}",
             )
             try:
                 verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
@@ -111,4 +151,4 @@ def attach(
     code, said = gated(verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise Exit(code)

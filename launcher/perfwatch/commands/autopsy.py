@@ -4,19 +4,19 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Exit, Json, Option
 
 
 def autopsy(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Files and folders of a job that is gone; - for standard input."),
+        Argument(metavar="PATH...", help="Files and folders of a job that is gone; - for standard input."),
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    json: Json = False,
     session: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the result is recorded; a new folder on a local disk.")
+        Path | None, Option(metavar="DIR", help="Where the result is recorded; a new folder on a local disk.")
     ] = None,
-    no_record: Annotated[bool, typer.Option("--no-record", help="Record nothing.")] = False,
+    no_record: Annotated[bool, Option("--no-record", help="Record nothing.")] = False,
 ) -> None:
     """Say why a job ended, from the files that it left.
 
@@ -75,4 +75,4 @@ def autopsy(
             out.print(f"recorded in {clean(str(folder))}", style="dim", markup=False, highlight=False)
     if lost:
         print(f"perfwatch: {lost}", file=sys.stderr)
-    raise typer.Exit(exit_code(verdict))
+    raise Exit(exit_code(verdict))

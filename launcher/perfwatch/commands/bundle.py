@@ -4,16 +4,17 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Json, Option
 
 
 def bundle(
     session: Annotated[
-        str | None, typer.Argument(help="A session folder, or a folder of sessions; the newest one by default.")
+        str | None, Argument("[SESSION]", help="A session folder, or a folder of sessions; the newest one by default.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where it goes; SESSION.tar.gz here by default.")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Where it goes; SESSION.tar.gz here by default.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Make one redacted archive of a session.
 
@@ -41,7 +42,14 @@ def bundle(
     with whole(target) as file, bar(sys.stderr, "bundling") as progress:
         bundled = archive.bundle(folder, file, progress)
     for name in bundled.left_out:
-        typer.echo(f"left out: {name} (not a file of the recording)", err=True)
+        print(f"left out: {name} (not a file of the recording)", file=sys.stderr)
     if bundled.dropped_lines:
-        typer.echo(f"left out: {bundled.dropped_lines} damaged lines", err=True)
-    typer.echo(str(target))
+        print(f"left out: {bundled.dropped_lines} damaged lines", file=sys.stderr)
+    if json:
+        import msgspec
+
+        told = {"schema": "perfwatch.bundle/1", "path": str(target), "files": bundled.names, "left_out": bundled.left_out,
+                "dropped_lines": bundled.dropped_lines}  # fmt: skip
+        print(msgspec.json.encode(told).decode())
+    else:
+        print(str(target))

@@ -3,44 +3,49 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from perfwatch.options import Argument, Exit, Json, OneOf, Option, Seconds
+
+OF_MEMORY = ("stacks", "flame")  # read the memory of the job
+KINDS = ("torch", "memory", "nsys", "ncu", "flame", "stacks")
 
 if TYPE_CHECKING:
     from perfwatch.captures.capture import Outcome, Request
 
 
 def capture(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="One of torch, memory, nsys, ncu, flame and stacks.")],
-    pid: Annotated[
-        int | None,
-        typer.Argument(metavar="[PID]", help="Any process of the job; needless when one job is watched.", min=1),
+    kind: Annotated[str, Argument("KIND", help="torch, memory, nsys, ncu, flame or stacks.", kind=OneOf(KINDS))],
+    target: Annotated[
+        str | None,
+        Argument(
+            "[PID|PATTERN|SESSION]",
+            help="Any process of the job, a part of its command line, or a recording of it; the only job by default.",
+            no_option=("--pid", "-p"),
+        ),
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
+        str | None, Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")
+    steps: Annotated[int | None, Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")] = None,
+    seconds: Annotated[
+        float | None, Option(metavar="TIME", kind=Seconds(0.05), help="How long, instead of steps.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
     rank: Annotated[
-        str, typer.Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
+        str, Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
     ] = "all",
-    stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
-    shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="torch: with allocations.")] = False,
-    native: Annotated[
-        bool, typer.Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")
-    ] = False,
+    stacks: Annotated[bool, Option("--stacks", help="torch: with Python stacks.")] = False,
+    shapes: Annotated[bool, Option("--shapes", help="torch: with the shapes of inputs.")] = False,
+    memory: Annotated[bool, Option("--memory", help="torch: with allocations.")] = False,
+    native: Annotated[bool, Option("--native", help="stacks: with C and C++ frames, of a rank that hangs.")] = False,
     show_locals: Annotated[
-        bool, typer.Option("--locals", help="stacks: with variables, on the terminal alone; secrets are left out.")
+        bool, Option("--locals", help="stacks: with variables, on the terminal alone; secrets are left out.")
     ] = False,
-    threads: Annotated[bool, typer.Option("--threads", help="stacks: with every thread of every process.")] = False,
+    threads: Annotated[bool, Option("--threads", help="stacks: with every thread of every process.")] = False,
     over_nccl: Annotated[
-        bool, typer.Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
+        bool, Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
     ] = False,
-    rate: Annotated[int | None, typer.Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
-    most_mib: Annotated[int, typer.Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    rate: Annotated[int | None, Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
+    most_mib: Annotated[int, Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
+    json: Json = False,
 ) -> None:
     """Profile a running job for a moment.
 
@@ -59,8 +64,10 @@ def capture(
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'
     """
+    from perfwatch.attach.asked import process
     from perfwatch.captures.capture import Request
     from perfwatch.errors import UsageError
+    from perfwatch.processes.control import watchers
     from perfwatch.text import say
     from perfwatch.top import asking
     from perfwatch.watching.capturing import find
@@ -74,11 +81,15 @@ def capture(
         raise UsageError(f"--{wrong[0]} is not of a {kind} capture", f"it takes: {', '.join(chosen.OPTIONS) or 'none'}")
     if steps is not None and seconds is not None:
         raise UsageError("--steps and --seconds together: which of them?", "give one")
+    ranks = _ranks(rank)
+    pid = None if target is None else process(target, command=f"perfwatch capture {kind}")
+    if pid is None and session is None and not watchers():
+        pid = process(None, command=f"perfwatch capture {kind}")
     request = Request(
         kind=kind,
         steps=steps,
         seconds=seconds,
-        ranks=_ranks(rank),
+        ranks=ranks,
         pid=pid,
         options=options,
         most_bytes=most_mib * 2**20,
@@ -100,7 +111,7 @@ def capture(
         assert pid is not None
         outcome = _alone(pid, request, session)
     _show(outcome, json)
-    raise typer.Exit(outcome.exit_code)
+    raise Exit(outcome.exit_code)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -119,7 +130,8 @@ def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
     from perfwatch.processes.stop_signals import Leaving
 
     with Leaving() as leaving:
-        attached = Attached(pid, leaving, session=session)
+        needs = f"perfwatch capture {request.kind} {pid}" if request.kind in OF_MEMORY else ""
+        attached = Attached(pid, leaving, session=session, needs_memory=needs)
         try:
             return attached.capture(request, sys.stderr)
         finally:

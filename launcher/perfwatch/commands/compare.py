@@ -3,24 +3,24 @@
 import sys
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Exit, Json, Option
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a session or an archive of one.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is held against it.")],
+    a: Annotated[str, Argument(metavar="A", help="The baseline: a session or an archive of one.")],
+    b: Annotated[str, Argument(metavar="B", help="What is held against it.")],
     fail_if_slower: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="PERCENT",
             help="Exit with 60 where B's median step is surely slower by more (50: cannot tell).",
             min=0,
         ),
     ] = None,
     warm_up: Annotated[
-        int, typer.Option(metavar="STEPS", help="How many first steps of each process are left out.", min=0)
+        int, Option(metavar="STEPS", help="How many first steps of each process are left out.", min=0)
     ] = 10,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    json: Json = False,
 ) -> None:
     """Hold two recorded runs against each other.
 
@@ -67,4 +67,4 @@ def compare(
     if fail_if_slower is not None:
         code, said = gate(comparison, fail_if_slower)
         print(f"perfwatch: {said}", file=sys.stderr)
-        raise typer.Exit(code)
+        raise Exit(code)

@@ -4,26 +4,25 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.options import Option, Seconds
 from perfwatch.watching.options import HangTimeout
 
 
 def daemon(
     directory: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where recordings go; a local disk by default.")
+        Path | None, Option(metavar="DIR", help="Where recordings go; a local disk by default.")
     ] = None,
     disk_budget: Annotated[
-        float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1, max=2.0**20)
+        float, Option(metavar="GIB", help="What all recordings may take together.", min=0.1, max=2.0**20)
     ] = 4.0,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
+        str | None, Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
     ] = None,
     slurm_job: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="JOBID",
             min=1,
             help="Only processes of this Slurm job: by the control group that slurmd made. A process outside those groups "
@@ -32,12 +31,10 @@ def daemon(
     ] = None,
     readable_by: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|UID", help="This user may read the recordings too, from the start (ACL, read only)."
-        ),
+        Option(metavar="NAME|UID", help="This user may read the recordings too, from the start (ACL, read only)."),
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often new jobs are looked for.")] = 5.0,
+    every: Annotated[float, Option(metavar="TIME", kind=Seconds(0.1), help="How often new jobs are looked for.")] = 5.0,
     metrics_port: MetricsPort = None,
     metrics_socket: MetricsSocket = None,
     metrics_token: MetricsToken = None,

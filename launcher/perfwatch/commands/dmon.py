@@ -3,16 +3,16 @@
 import sys
 from typing import Annotated
 
-import typer
+from perfwatch.options import Option, Seconds
 
 FULL_BELOW_SECONDS = 10.0  # longer rows are filled by what the sampler looks at anyway, at a tenth of the cost
 
 
 def dmon(
-    gpus: Annotated[str | None, typer.Option("--gpus", "-i", metavar="0,1", help="Only these cards.")] = None,
+    gpus: Annotated[str | None, Option("--gpus", "-i", metavar="0,1", help="Only these cards.")] = None,
     select: Annotated[
         str,
-        typer.Option(
+        Option(
             "--select", "-s", metavar="LETTERS",
             help="Columns: p power, u utilisation, g units (GPM), c clocks, v violations, m memory, e errors, t traffic,"
             " j jobs; a capital adds details.",
@@ -20,18 +20,18 @@ def dmon(
     ] = "",
     gpm_metrics: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--gpm-metrics", metavar="30,62-65,dfma_tensor_util",
             help="Further columns: any metric of NVML's nvmlGpmMetricId_t by number or name, as nvidia-smi dmon takes them"
             " (Hopper and newer).",
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-d", metavar="SECONDS", min=0.2, help="Seconds from row to row.")
+        float, Option("--interval", "-d", metavar="TIME", kind=Seconds(0.2), help="From row to row.")
     ] = 1.0,
-    count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N intervals.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object for each card and interval.")] = False,
+    count: Annotated[int | None, Option("--count", "-c", metavar="N", min=1, help="Stop after N intervals.")] = None,
+    csv: Annotated[bool, Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
+    json: Annotated[bool, Option("--json", help="One JSON object for each card and interval.")] = False,
 ) -> None:  # fmt: skip
     """Show what the GPUs do.
 

@@ -3,13 +3,13 @@
 import sys
 from typing import Annotated
 
-import typer
+from perfwatch.options import PID, Argument, Exit, Json, Option
 
 
 def doctor(
-    pid: Annotated[int | None, typer.Argument(min=1, help="Look at this process of a job too.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also where something is limited.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    pid: Annotated[int | None, Argument("[PID]", help="Look at this process of a job too.", kind=PID)] = None,
+    strict: Annotated[bool, Option("--strict", help="Exit with 1 also where something is limited.")] = False,
+    json: Json = False,
 ) -> None:
     """Say what can be observed here.
 
@@ -47,7 +47,7 @@ def doctor(
 
         found = {"schema": SCHEMA, "machine": machine, "pid": pid, "job": job, "summary": summary, "text": str(summary)}
         print(msgspec.json.encode(found).decode())
-        raise typer.Exit(summary.exit_code(strict))
+        raise Exit(summary.exit_code(strict))
     from perfwatch.doctor.report import CheckupReport
     from perfwatch.report.console import console
 
@@ -57,4 +57,4 @@ def doctor(
         output.print()
         output.print(CheckupReport(f"process {pid}", job))
     output.print(str(summary))
-    raise typer.Exit(summary.exit_code(strict))
+    raise Exit(summary.exit_code(strict))

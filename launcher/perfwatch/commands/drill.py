@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Exit, Json, Option, Seconds
 
 
 def _drills(incomplete: str) -> list[str]:
@@ -15,26 +15,41 @@ def _drills(incomplete: str) -> list[str]:
 
 def drill(
     name: Annotated[
-        str | None, typer.Argument(help="A drill or a cause; without it, list them all.", autocompletion=_drills)
+        str | None, Argument("[NAME]", help="A drill or a cause; without it, list them all.", complete=_drills)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Run the gauntlet: every drill, at every strength.")] = False,
-    only: Annotated[str, typer.Option(help="With --all: these drills or causes, separated by commas.")] = "",
-    strength: Annotated[str, typer.Option(help="loud, quiet or masked; several separated by commas with --all.")] = "",
-    repeat: Annotated[int, typer.Option(min=1, help="With --all: how many times each.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="With --all: how many at a time; times are fair only with 1.")] = 1,
+    every: Annotated[bool, Option("--all", help="Run the gauntlet: every drill, at every strength.")] = False,
+    only: Annotated[str, Option(metavar="NAMES", help="With --all: these drills or causes, separated by commas.")] = "",
+    strength: Annotated[
+        str, Option(metavar="WORDS", help="loud, quiet or masked; several separated by commas with --all.")
+    ] = "",
+    repeat: Annotated[int, Option(metavar="N", min=1, help="With --all: how many times each.")] = 1,
+    jobs: Annotated[
+        int, Option(metavar="N", min=1, help="With --all: how many at a time; times are fair only with 1.")
+    ] = 1,
     late: Annotated[
-        float, typer.Option(min=0.0, max=86400.0, help="Attach so many seconds after the fault began.")
+        float, Option(metavar="TIME", kind=Seconds(0.0, 86400.0), help="Attach so many seconds after the fault began.")
     ] = 0.0,
-    mode: Annotated[str, typer.Option(help="attach; or run, to start the drill under perfwatch.")] = "attach",
+    mode: Annotated[
+        str, Option(metavar="attach|run", help="attach; or run, to start the drill under perfwatch.")
+    ] = "attach",
     patience: Annotated[
-        float | None, typer.Option(min=1.0, help="Passed on to perfwatch; its own default otherwise.")
+        float | None,
+        Option(
+            "--hang-timeout",
+            hidden_names=("--patience",),
+            metavar="TIME",
+            kind=Seconds(1.0),
+            help="Passed on to perfwatch; its own default otherwise.",
+        ),
     ] = None,
-    python: Annotated[str, typer.Option(help="The Python that has torch.", show_default=False)] = sys.executable,
+    python: Annotated[
+        str, Option(metavar="PATH", help="The Python that has torch.", shown_default="")
+    ] = sys.executable,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Keep rows and sessions in this folder.")
+        Path | None, Option("--output", "-o", metavar="DIR", help="Keep rows and sessions in this folder.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="With -o: leave out what is there already.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    resume: Annotated[bool, Option("--resume", help="With -o: leave out what is there already.")] = False,
+    json: Json = False,
 ) -> None:
     """Try the diagnosis on real sick programs.
 
@@ -71,8 +86,8 @@ def drill(
     with choice.conditions(output, python, mode, late, patience) as conditions:
         if every:
             keep = output is not None
-            raise typer.Exit(show.gauntlet(choice_made, conditions, repeat, jobs, resume, keep, json))
-        raise typer.Exit(show.one(choice_made, conditions, json))
+            raise Exit(show.gauntlet(choice_made, conditions, repeat, jobs, resume, keep, json))
+        raise Exit(show.one(choice_made, conditions, json))
 
 
 def _words(text: str) -> list[str]:

@@ -1,8 +1,11 @@
 """``perfwatch explain``: what a verdict means, from the page of its cause."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from perfwatch.options import Argument, Json
+
+if TYPE_CHECKING:
+    from perfwatch.triage.rule import Rule
 
 
 def _causes(incomplete: str) -> list[str]:
@@ -14,10 +17,11 @@ def _causes(incomplete: str) -> list[str]:
 def explain(
     cause: Annotated[
         str | None,
-        typer.Argument(
-            help="The cause that a verdict names, or a state; without it, list them all.", autocompletion=_causes
+        Argument(
+            "[CAUSE]", help="The cause that a verdict names, or a state; without it, list them all.", complete=_causes
         ),
     ] = None,
+    json: Json = False,
 ) -> None:
     """Say what a cause means.
 
@@ -28,6 +32,7 @@ def explain(
       perfwatch explain                  every cause that perfwatch can name
       perfwatch explain hung
       perfwatch explain stuck_worker
+      perfwatch explain --json | jq -r '.causes[] | [.state, .cause] | @tsv'
     """
     import difflib
     import shutil
@@ -41,17 +46,21 @@ def explain(
     rules = {rule.cause.name: rule for rule in RULES}
     wanted = (cause or "").strip().lower().replace("-", "_").replace(" ", "_")
     states = dict.fromkeys(rule.cause.state for rule in RULES)
+    meant = [one for one in RULES if cause is None or wanted in (one.cause.state, one.cause.name, *one.cause.also)]
+    if json and meant:
+        _print_json(meant)
+        return
     if cause is None or wanted in states:
         for state in states if cause is None else (wanted,):
-            typer.echo(f"{state}:")
+            print(f"{state}:")
             for name, rule in rules.items():
                 if rule.cause.state == state:
-                    typer.echo(entry(name, sentence(name), max(map(len, rules)), width))
+                    print(entry(name, sentence(name), max(map(len, rules)), width))
         return
     rules |= {form: rule for rule in RULES for form in rule.cause.also}
     if wanted in NAMES:
-        typer.echo(f"{wanted}, a form of {rules[wanted].cause.name}\n")
-        typer.echo(f"{fitted(end_page(NAMES[wanted]), width)}\n")
+        print(f"{wanted}, a form of {rules[wanted].cause.name}\n")
+        print(f"{fitted(end_page(NAMES[wanted]), width)}\n")
     if wanted not in rules:
         close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
         raise UsageError(
@@ -59,10 +68,27 @@ def explain(
             f"did you mean {' or '.join(close)}?" if close else "perfwatch explain lists them all",
         )
     rule = rules[wanted]
-    typer.echo(
-        f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n"
-    )
-    typer.echo(fitted(page(rule.cause.name), width))
+    print(f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n")
+    print(fitted(page(rule.cause.name), width))
     if rule.cause.also and wanted == rule.cause.name:
         forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
-        typer.echo(f"\n{fitted(forms, width)}")
+        print(f"\n{fitted(forms, width)}")
+
+
+def _print_json(rules: "list[Rule]") -> None:
+    import msgspec
+
+    from perfwatch.report.explanation import page, sentence
+
+    causes = [
+        {
+            "cause": rule.cause.name,
+            "state": rule.cause.state,
+            "owner": rule.cause.owner,
+            "forms": list(rule.cause.also),
+            "sentence": sentence(rule.cause.name),
+            "page": page(rule.cause.name),
+        }
+        for rule in rules
+    ]
+    print(msgspec.json.encode({"schema": "perfwatch.explain/1", "causes": causes}).decode())

@@ -3,9 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.options import Exit, Json, Option, Seconds
 from perfwatch.watching.options import HangTimeout
 
 if TYPE_CHECKING:
@@ -13,26 +12,22 @@ if TYPE_CHECKING:
 
 
 def fleet(
-    hosts: Annotated[
-        str, typer.Option(metavar="a,b[1-4]", help="Hosts to reach by ssh: a ClusterShell node set.")
-    ] = "",
-    slurm: Annotated[str, typer.Option(metavar="JOBID", help="The nodes of a Slurm job, by srun --overlap.")] = "",
-    kubernetes: Annotated[str, typer.Option(metavar="SELECTOR", help="Pods with these labels, by kubectl exec.")] = "",
+    hosts: Annotated[str, Option(metavar="a,b[1-4]", help="Hosts to reach by ssh: a ClusterShell node set.")] = "",
+    slurm: Annotated[str, Option(metavar="JOBID", help="The nodes of a Slurm job, by srun --overlap.")] = "",
+    kubernetes: Annotated[str, Option(metavar="SELECTOR", help="Pods with these labels, by kubectl exec.")] = "",
     job: Annotated[
-        str, typer.Option(metavar="TEXT", help="Which job, where there are several: part of what it says of itself.")
+        str, Option(metavar="TEXT", help="Which job, where there are several: part of what it says of itself.")
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, max=300.0, help="How long each host looks.")
-    ] = 8.0,
+    json: Json = False,
+    seconds: Annotated[float, Option(metavar="TIME", kind=Seconds(1.0, 300.0), help="How long each host looks.")] = 8.0,
     deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=1.0, help="After which a host does not answer.")
+        float | None, Option(metavar="TIME", kind=Seconds(1.0), help="After which a host does not answer.")
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
-    session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
-    command: Annotated[str, typer.Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
+    session: Annotated[str | None, Option(metavar="DIR", help="Where to keep the recording.")] = None,
+    command: Annotated[str, Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
     options: Annotated[
-        str, typer.Option(metavar="OPTIONS", help="More options for ssh or kubectl, e.g. '--namespace training'.")
+        str, Option(metavar="OPTIONS", help="More options for ssh or kubectl, e.g. '--namespace training'.")
     ] = "",
 ) -> None:
     """Say why a job on many hosts makes no progress.
@@ -69,7 +64,7 @@ def fleet(
         print(f"recorded in {folder}")
     if loss:
         print(f"perfwatch: {clean(loss)}", file=sys.stderr)
-    raise typer.Exit(exit_code(outcome.verdict))
+    raise Exit(exit_code(outcome.verdict))
 
 
 def _engine(hosts: str, slurm: str, kubernetes: str, command: str, options: str) -> "Engine":

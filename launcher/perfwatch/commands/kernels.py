@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Json, Option
 
 
 def kernels(
-    report: Annotated[Path, typer.Argument(metavar="FILE", help="A .ncu-rep file, or ncu's raw CSV (.csv, .csv.gz).")],
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many kernels the table shows.")] = 25,
-    csv: Annotated[bool, typer.Option("--csv", help="Every kernel on stdout, one line each, under a header.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    report: Annotated[Path, Argument(metavar="FILE", help="A .ncu-rep file, or ncu's raw CSV (.csv, .csv.gz).")],
+    top: Annotated[int, Option(metavar="N", min=1, help="How many kernels the table shows.")] = 25,
+    csv: Annotated[bool, Option("--csv", help="Every kernel on stdout, one line each, under a header.")] = False,
+    json: Json = False,
 ) -> None:
     """Say what each GPU kernel did, from a report of ncu.
 

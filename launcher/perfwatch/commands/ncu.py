@@ -4,41 +4,37 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Option, Seconds
 
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 
 def ncu(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
-    kernel: Annotated[str, typer.Option(metavar="REGEX", help="Only kernels whose function's name matches.")] = "",
+    command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
+    kernel: Annotated[str, Option(metavar="REGEX", help="Only kernels whose function's name matches.")] = "",
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The N longest kernels: of --from, or of what was measured.")
+        int, Option(metavar="N", min=1, help="The N longest kernels: of --from, or of what was measured.")
     ] = 25,
     capture: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="CAPTURE", help="A trace of the real job (torch or nsys): it chooses the kernels."
-        ),
+        Option("--from", metavar="CAPTURE", help="A trace of the real job (torch or nsys): it chooses the kernels."),
     ] = None,
     skip: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Launches of chosen kernels to pass first; 1000, or 100 when chosen."),
+        Option(metavar="N", min=0, help="Launches of chosen kernels to pass first; 1000, or 100 when chosen."),
     ] = None,
-    count: Annotated[int, typer.Option(metavar="N", min=1, max=5000, help="Launches to measure, then it ends.")] = 300,
+    count: Annotated[int, Option(metavar="N", min=1, max=5000, help="Launches to measure, then it ends.")] = 300,
     limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="The program is ended after so long.")
+        float, Option(metavar="TIME", kind=Seconds(1.0), help="The program is ended after so long.")
     ] = 600.0,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.ncu-rep", help="Where the report goes; here by default.")
+        Path | None, Option(metavar="FILE.ncu-rep", help="Where the report goes; here by default.")
     ] = None,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Every kernel on stdout, one line each, after the program's own output.")
+        bool, Option("--csv", help="Every kernel on stdout, one line each, after the program's own output.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout, after the program's own output.")
-    ] = False,
+    json: Annotated[bool, Option("--json", help="One JSON object on stdout, after the program's own output.")] = False,
 ) -> None:
     """Run a program again, under ncu, and measure some kernels.
 

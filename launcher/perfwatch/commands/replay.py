@@ -1,22 +1,30 @@
 """``perfwatch replay``: judge a recorded session again."""
 
 import sys
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+from perfwatch.options import Argument, Exit, Json, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Many
+
+    from perfwatch.recording.recording import Event
+
+LARGE_BYTES = 32 * 2**20  # of a session whose recent part alone is loaded
+REMEMBER_SECONDS = 600.0  # as the watcher does
 
 
 def replay(
     session: Annotated[
-        str | None, typer.Argument(help="A session, a folder of sessions, or an archive; the newest one by default.")
+        str | None,
+        Argument("[SESSION]", help="A session, a folder of sessions, or an archive; the newest one by default."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
+        str | None, Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
     ] = None,
-    final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    final: Annotated[bool, Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
+    json: Json = False,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
     layers: Layers = None,
@@ -47,18 +55,29 @@ def replay(
     from perfwatch.postmortem import diagnose
     from perfwatch.recording import archive
     from perfwatch.recording.finding import find_session
-    from perfwatch.recording.recording import load
+    from perfwatch.recording.recent import lines_bytes, load_recent
+    from perfwatch.recording.recording import load, load_session
+    from perfwatch.recording.session import AUTOPSY
     from perfwatch.report.json import as_json
     from perfwatch.report.moment import last_alive, parse_moment, told_first
+    from perfwatch.report.progress import bar
     from perfwatch.report.replay import ReplayReport
+    from perfwatch.triage.history import key_of
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
-        raise UsageError("--at and --final name two moments", "give one of them")
+        raise UsageError("--at and --final name two moments: choose one of them", "perfwatch replay --final")
     model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
-        recording = told(load(opened), model)
+        if lines_bytes(opened) > LARGE_BYTES and load_session(opened).mode not in (MODE, AUTOPSY) and _in_seconds(at):
+            with bar(sys.stderr, "reading") as progress:
+                recording = load_recent(
+                    opened, key_of, REMEMBER_SECONDS, lambda events: _moment(at, final, events), progress
+                )
+        else:
+            recording = load(opened)
+    recording = told(recording, model)
     judge = judge_recorded if recording.session.mode == MODE else diagnose
 
     def judged(moment: float) -> ReplayReport:
@@ -77,4 +96,19 @@ def replay(
     code, said = gated(shown.verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise Exit(code)
+
+
+def _in_seconds(at: str | None) -> bool:
+    """True unless a moment is named that only the whole recording tells."""
+    try:
+        return at is None or float(at) >= 0
+    except ValueError:
+        return False
+
+
+def _moment(at: str | None, final: bool, events: "Many[Event]") -> float | None:
+    """The moment, besides the end, at which a session is judged."""
+    from perfwatch.report.moment import last_told
+
+    return None if final else float(at) if at is not None else last_told(events)

@@ -4,24 +4,25 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Option
 
 
 def report(
     session: Annotated[
-        str | None, typer.Argument(help="A session, a folder of sessions, or an archive; the newest one by default.")
+        str | None,
+        Argument("[SESSION]", help="A session, a folder of sessions, or an archive; the newest one by default."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes; its ending chooses the form.")
+        Path | None, Option("--output", "-o", metavar="FILE", help="Where it goes; its ending chooses the form.")
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", "-f", metavar="FORM", help="html, md, text, json, perfetto or speedscope."),
+        Option("--format", "-f", metavar="FORM", help="html, md, text, json, perfetto or speedscope."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
+        str | None, Option(metavar="TIME", help="Judge at this moment: seconds since the start, or ISO 8601.")
     ] = None,
-    final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
+    final: Annotated[bool, Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
 ) -> None:
     """Make a report of a session.
 
@@ -50,12 +51,12 @@ def report(
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
-        raise UsageError("--at and --final name two moments", "give one of them")
+        raise UsageError("--at and --final name two moments: choose one of them", "perfwatch report --final")
     chosen = named(format) if format else ending(output.name) if output else FORMATS[0]
     if chosen is None:
         listed = "\n".join(f"{one.name:<12}{one.suffix:<18}{one.what}" for one in FORMATS)
         asked = f"--format {format!r}" if format else f"the ending of {output}"
-        raise UsageError(f"{asked} names no form of a report", listed)
+        raise UsageError(f"{asked} is not a report format", listed)
     gc.disable()  # a recording is many small records that all stay: looking through them again and again takes as long as reading
     folder = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
@@ -69,4 +70,4 @@ def report(
         return
     target = output or Path(f"{folder.name.removesuffix('.tar.gz')}{chosen.suffix}")
     save(target, made)
-    typer.echo(str(target))
+    print(str(target))

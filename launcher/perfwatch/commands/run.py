@@ -3,31 +3,34 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.options import Argument, OneOf, Option
+from perfwatch.run.request import ARMS
 from perfwatch.watching.options import HangTimeout
 
+MORE = "Profilers and signals"
 # Everything after the options belongs to the command, whatever it looks like.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
+    command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
     agent: Annotated[
-        bool, typer.Option("--agent/--no-agent", help="Count optimizer steps inside the job (a few hundred ns each).")
+        bool,
+        Option("--agent/--no-agent", panel=MORE, help="Count optimizer steps inside the job (a few hundred ns each)."),
     ] = True,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say nothing on stderr; the session has it all.")
-    ] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing on stderr; the session has it all.")] = False,
     session: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the recording goes; a local disk by default.")
+        Path | None, Option("--session", "-s", metavar="DIR", help="Where the recording goes; a local disk by default.")
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     trigger_signal: Annotated[
-        str, typer.Option(metavar="all|rt", help="rt: SIGUSR1 and SIGUSR2 are the job's alone.")
+        str,
+        Option(
+            metavar="all|rt", kind=OneOf(("all", "rt")), panel=MORE, help="rt: SIGUSR1 and SIGUSR2 are the job's alone."
+        ),
     ] = "all",
     metrics_port: MetricsPort = None,
     metrics_socket: MetricsSocket = None,
@@ -36,14 +39,18 @@ def run(
     notify: Notify = None,
     arm: Annotated[
         str,
-        typer.Option(
-            metavar="torch|nsys|ncu|ncu-attach|none",
-            help="The profiler that the job is prepared for, asleep until asked.",
+        Option(
+            metavar="PROFILER",
+            kind=OneOf(ARMS),
+            panel=MORE,
+            help="Prepare the job for torch, nsys, ncu or ncu-attach, which sleeps until a capture; or none.",
         ),
     ] = "torch",
     capture_on: Annotated[
         str,
-        typer.Option(metavar="slow,hung", help="Capture when the verdict says so: now and then, three times at most."),
+        Option(
+            metavar="slow,hung", panel=MORE, help="Capture when the verdict says so: now and then, three times at most."
+        ),
     ] = "",
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
@@ -70,21 +77,21 @@ def run(
                                                   its model FLOPs utilisation
     """
     import os
+    import sys
 
     from perfwatch.errors import UsageError
     from perfwatch.run import supervise
-    from perfwatch.run.request import ARMS, Request
+    from perfwatch.run.request import Request
+    from perfwatch.settings import notes
 
-    if trigger_signal not in ("all", "rt"):
-        raise UsageError(f"--trigger-signal {trigger_signal}: it is all or rt", "leave it out, or --trigger-signal rt")
-    if arm not in ARMS:
-        raise UsageError(f"--arm {arm}: it is {', '.join(ARMS[:-1])} or none", "leave it out, or --arm none")
     if arm.startswith("ncu") and not agent:
         raise UsageError(f"--arm {arm}: it is the agent that opens the window", "leave out --no-agent")
     if capture_on:  # parsed here alone: the launcher does without the captures
         from perfwatch.captures.triggers import states
 
         on = states(capture_on)
+    for one in notes() if not quiet else ():
+        print(f"perfwatch: {one}", file=sys.stderr)
     request = Request(
         command=tuple(command),
         agent=agent,

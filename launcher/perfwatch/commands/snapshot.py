@@ -2,20 +2,17 @@
 
 from typing import Annotated
 
-import typer
-
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.options import Option, Seconds
 from perfwatch.watching.options import HangTimeout
 
 
 def snapshot(
-    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, max=600.0, help="How long to look.")] = 8.0,
-    job: Annotated[str, typer.Option(metavar="TEXT", help="Only jobs that say this of themselves.")] = "",
+    seconds: Annotated[float, Option(metavar="TIME", kind=Seconds(0.0, 600.0), help="How long to look.")] = 8.0,
+    job: Annotated[str, Option(metavar="TEXT", help="Only jobs that say this of themselves.")] = "",
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
-    scheduler: Annotated[
-        str, typer.Option(hidden=True, help="No job that says that it is another one of Slurm's.")
-    ] = "",
-    nonce: Annotated[str, typer.Option(hidden=True, help="Print lines for the one that asks, marked so.")] = "",
+    scheduler: Annotated[str, Option(hidden=True, help="No job that says that it is another one of Slurm's.")] = "",
+    nonce: Annotated[str, Option(hidden=True, help="Print lines for the one that asks, marked so.")] = "",
 ) -> None:
     """Print what perfwatch fleet needs of this machine.
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Annotated
 
-import typer
+from perfwatch.options import Argument, Option
 
 BEGINNING_SECONDS = 15.0  # what a watch that has just begun takes to say how a healthy or slow job is
 
@@ -11,11 +11,9 @@ BEGINNING_SECONDS = 15.0  # what a watch that has just begun takes to say how a 
 def top(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SESSION|PID]", help="A recording, or any process of a job; the newest recording by default."
-        ),
+        Argument("[SESSION|PID]", help="A recording, or any process of a job; the newest recording by default."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show one screen and leave, as into a pipe.")] = False,
+    once: Annotated[bool, Option("--once", help="Show one screen and leave, as into a pipe.")] = False,
 ) -> None:
     """Show a job live.
 

@@ -1,6 +1,6 @@
 """All recordings of the daemon together stay within a budget: the oldest calm ones go first, then the oldest of the rest.
 
-Only sessions that a daemon has made are touched; those that somebody started by hand stay until somebody removes them.
+Only sessions that a daemon has made are touched; the others have limits of their own (``perfwatch.recording.kept``).
 Everything here looks at a disk and runs in a killable child.
 """
 
@@ -10,36 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from perfwatch.errors import SessionUnreadable
-from perfwatch.recording.damage import DAMAGED
-from perfwatch.recording.recording import load_session
+from perfwatch.recording.kept import Kept, described, size_of
 
 MOST_SESSIONS = 1000
 LEAST_FREE_BYTES = 256 * 2**20  # on a disk that others fill up: our old recordings are the first to make room
-LARGEST_EVENTS_BYTES = 32 * 2**20
-REMARKABLE = ("hung", "slow", "gone")
-HARMLESS_ENDS = ("finished",)
-
-
-class _Verdict(msgspec.Struct, frozen=True):
-    state: str = ""
-    cause: str | None = None
-
-
-class _Event(msgspec.Struct, frozen=True):
-    verdict: _Verdict | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A finished session of the daemon's. calm: nothing but healthy and busy was ever told, and it ended well."""
-
-    folder: Path
-    created: float
-    size_bytes: int
-    calm: bool
 
 
 @dataclass(frozen=True)
@@ -74,11 +48,10 @@ def tidy(
     for entry in os.scandir(home):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        size = size_of(Path(entry.path))
         if entry.path in busy:
-            total += size
-        elif (kept := _finished(Path(entry.path), size)) is not None:
-            total += size
+            total += size_of(Path(entry.path))
+        elif (kept := _finished(entry.path)) is not None:
+            total += kept.size_bytes
             finished.append(kept)
     removed, stuck = [], []
     count = len(finished)
@@ -90,50 +63,19 @@ def tidy(
             break
         why = too_large if total > allowed else f"more than {most} sessions are kept"
         try:
-            remove(one.folder)
+            remove(Path(one.folder))
         except OSError as error:
             stuck.append(f"{one.folder} cannot be removed: {error.strerror or error}")
-            total += size_of(one.folder) - one.size_bytes  # a part of it may have gone
+            total += size_of(Path(one.folder)) - one.size_bytes  # a part of it may have gone
             continue
         total -= one.size_bytes
         count -= 1
         kind = "calm" if one.calm else "with an incident"
-        removed.append(f"removed {one.folder.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): {why}")
+        removed.append(f"removed {one.name} ({kind}, {one.size_bytes / 2**20:.1f} MiB): {why}")
     return Tidied(total, tuple(removed), tuple(stuck))
 
 
-def _finished(folder: Path, size: int) -> Kept | None:
+def _finished(folder: str) -> Kept | None:
     """None for what is not a daemon's session."""
-    try:
-        session = load_session(folder)
-    except (SessionUnreadable, PermissionError):
-        return None
-    return Kept(folder, session.created, size, _calm(folder / "events.jsonl")) if session.mode == "daemon" else None
-
-
-def _calm(events: Path) -> bool:
-    try:
-        with events.open("rb") as file:
-            lines = file.read(LARGEST_EVENTS_BYTES).splitlines()
-    except OSError:
-        return True  # nothing was ever told
-    for line in lines:
-        try:
-            told = msgspec.json.decode(line, type=_Event).verdict
-        except DAMAGED:
-            continue
-        if told is not None and told.state in REMARKABLE and told.cause not in HARMLESS_ENDS:
-            return False
-    return True
-
-
-def size_of(folder: Path) -> int:
-    """What it takes on the disk, captures included."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except OSError:
-                continue  # the writer replaced it
-    return total
+    kept = described(folder)
+    return kept if kept is not None and kept.mode == "daemon" else None

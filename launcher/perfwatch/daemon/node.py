@@ -32,6 +32,11 @@ LEAVE_SECONDS = 8.0  # what watches get to complete their recordings
 Key = tuple[int, int]
 
 
+def _run_of(pid: int) -> Path | None:
+    """The control socket of the ``run`` that has started this process."""
+    return find_watcher(pid, runs_alone=True)
+
+
 @dataclass
 class _Failure:
     pause: float
@@ -62,7 +67,7 @@ class Node:
         say: Callable[[str], None],
         metrics: MetricsServer | None = None,
         notifier: Notifier | None = None,
-        watched_by: Callable[[int], Path | None] = find_watcher,
+        watched_by: Callable[[int], Path | None] = _run_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scanner, self._terms, self._budget, self._child, self._say = scanner, terms, budget_bytes, child, say

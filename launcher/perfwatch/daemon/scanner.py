@@ -6,16 +6,14 @@ Python with torch may become so, by an exec or an import: it is looked at again 
 The time of a scan is shared between the users: a user whose processes are many, or slow to read, delays its own alone.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from perfwatch.daemon.shares import Shares
-from perfwatch.daemon.slurm_job import VARIABLE, SlurmJob
-from perfwatch.jobs.discovery import Machine
-from perfwatch.jobs.target import WORKER_NAME
+from perfwatch.jobs.discovery import Machine, is_notebook, is_orphan
+from perfwatch.jobs.slurm_job import VARIABLE, SlurmJob
 from perfwatch.recording.redaction import redact_command
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
@@ -29,8 +27,6 @@ AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 5.0, 300.0
 SCAN_BUDGET_SECONDS = 1.0  # for looking at processes: 3,000 to 5,000 new ones
 # Kept of each process of the machine: enough to know a notebook by, and to show.
 KEPT_WORDS, KEPT_CHARACTERS = 8, 256
-# Somebody's session, not a run: it waits for its user most of the time.
-_INTERACTIVE = re.compile(r"(?:^|/)(?:ipykernel(?:_launcher)?|jupyter[\w-]*|ipython3?|pytest)(?:\.py)?$")
 
 
 @dataclass(frozen=True)
@@ -193,4 +189,4 @@ def _kept(process: Process) -> Process:
 
 def _aside(process: Process) -> bool:
     """Somebody's notebook; or a loader's worker whose job has ended, which is about to end too."""
-    return process.name.startswith(WORKER_NAME) or any(_INTERACTIVE.search(word) for word in process.command[:3])
+    return is_orphan(process) or is_notebook(process)

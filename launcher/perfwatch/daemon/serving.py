@@ -13,12 +13,12 @@ from typing import IO
 from perfwatch.daemon.node import MOST_WATCHED, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.sharing import share
-from perfwatch.daemon.slurm_job import SlurmJob
 from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
 from perfwatch.exporters.exporters import open_metrics, open_notifier
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
+from perfwatch.jobs.slurm_job import SlurmJob
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES

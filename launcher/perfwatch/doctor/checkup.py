@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfwatch.errors import SessionUnwritable
+from perfwatch.errors import SessionUnwritable, UsageError
+from perfwatch.options import PREFIX
 from perfwatch.recording.session import choose_directory, filesystem_of
 from perfwatch_probes.cgroup import MOUNT_ADVICE
 from perfwatch_probes.deadline import Caller
@@ -105,6 +106,7 @@ def examine_machine(filesystem: Filesystem, child: Caller, environ: Mapping[str,
                 ("kernel_log", lambda: kernel_log()),
                 ("native profile", lambda: native_profile(filesystem)),
                 ("session", lambda: session_place(environ, child)),
+                ("configuration", lambda: configuration(environ)),
             )
         )
     )
@@ -252,6 +254,26 @@ def session_place(environ: Mapping[str, str], child: Caller) -> Ability:
     space = shutil.disk_usage(folder).free
     folder.rmdir()
     return ok("session", f"{folder.parent} on {kind} ({point}), {space / 2**30:.1f} GiB free")
+
+
+def configuration(environ: Mapping[str, str]) -> Ability:
+    """Which configuration files are read, and which variables set options."""
+    from perfwatch.settings import SETTABLE, VARIABLE, candidates, read
+
+    looked, found = [], []
+    for path, required in candidates(environ):
+        looked.append(str(path))
+        try:
+            file = read(path, required)
+        except UsageError as why:
+            return missing("configuration", why.message, why.advice)
+        if file is not None:
+            names = (f"{table}.{name}" if table else name for table, values in file.tables.items() for name in values)
+            found.append(f"{path} sets {', '.join(names) or 'nothing'}")
+    set_here = sorted(name for name in environ if name.startswith(PREFIX))
+    found += [f"the environment has {', '.join(set_here)}"] if set_here else []
+    options = f"options of {', '.join(SETTABLE)} can be set in {' and '.join(looked)}, or ${VARIABLE}"
+    return ok("configuration", "; ".join(found) or f"none; {options}")
 
 
 def _each(checks: Iterable[tuple[str, Check]]) -> Iterator[Ability]:

@@ -1,11 +1,11 @@
 """The checks of one process, for ``perfwatch doctor PID``: what is ok, limited or missing."""
 
-import os
 from collections.abc import Iterator
 
 from perfwatch.doctor.checkup import Ability, limited, missing, ok
 from perfwatch.doctor.gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
+from perfwatch.jobs.permission import open_memory
 from perfwatch.recording.redaction import redact_command
 from perfwatch_probes.bounds import ENVIRONMENT_BYTES
 from perfwatch_probes.deadline import Caller
@@ -42,8 +42,8 @@ def examine_job(filesystem: Filesystem, pid: int, child: Caller, gpus: GpuChecku
     try:
         process = identify(filesystem, pid, child, redact_command)
         gone = ended(filesystem, process)
-    except Unavailable as unavailable:
-        raise NoSuchTarget(f"no process {pid}: {unavailable.reason}", "perfwatch ps lists the training jobs") from None
+    except Unavailable:
+        raise NoSuchTarget(f"no process {pid}", "perfwatch ps lists the training jobs of this machine") from None
     if gone is not None:
         raise NoSuchTarget(
             f"process {pid} ({process.name}) is a zombie: it has ended", f"perfwatch doctor {process.parent_pid}"
@@ -80,11 +80,6 @@ def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
         refusal = explain(process.pid, access(process.pid, filesystem.proc))
         return missing("stacks and waits", refusal.reason, refusal.advice)
     return ok("stacks and waits", "its memory may be read")
-
-
-def open_memory(path: str) -> None:
-    """Runs in the killable child. Raises OSError where ptrace access is denied."""
-    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]:

@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from perfwatch.errors import UsageError, install_command
 from perfwatch.exporters.wanted import (
     NOTIFY_VARIABLE,
@@ -20,30 +18,42 @@ from perfwatch.exporters.wanted import (
     parse_url,
     read_secret,
 )
+from perfwatch.options import Option, typed
+
+OUTLETS = "Metrics and notifications"
 
 MetricsPort = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--metrics-port",
+        panel=OUTLETS,
         metavar="[ADDRESS:]PORT",
         help="Serve Prometheus metrics here; on this machine only, unless an address is given.",
     ),
 ]
 MetricsSocket = Annotated[
     Path | None,
-    typer.Option("--metrics-socket", metavar="PATH", help="Serve them on a unix socket that only this user can open."),
+    Option(
+        "--metrics-socket",
+        panel=OUTLETS,
+        metavar="PATH",
+        help="Serve them on a unix socket that only this user can open.",
+    ),
 ]
 MetricsToken = Annotated[
     str | None,
-    typer.Option("--metrics-token", metavar="@FILE", help="Answer only scrapers that send this bearer token."),
+    Option("--metrics-token", panel=OUTLETS, metavar="@FILE", help="Answer only scrapers that send this bearer token."),
 ]
 MetricsCommand = Annotated[
-    bool, typer.Option("--metrics-command", help="Serve the job's command line too, as a label.")
+    bool, Option("--metrics-command", panel=OUTLETS, help="Serve the job's command line too, as a label.")
 ]
 Notify = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--notify",
+        "-n",
+        variable=False,
+        panel=OUTLETS,
         metavar="@FILE|URL",
         help="Post each change of the verdict here once (JSON, as Slack takes it); or $PERFWATCH_NOTIFY.",
     ),
@@ -69,7 +79,7 @@ def wanted(
     variable = notify_variable(os.environ)
     os.environ.pop(NOTIFY_VARIABLE, None)
     url = _url("--notify", notify) if notify is not None else _url(f"${NOTIFY_VARIABLE}", variable)
-    if notify is not None and url is not None and not notify.startswith("@") and is_secret_url(url):
+    if notify is not None and url is not None and not notify.startswith("@") and is_secret_url(url) and typed("notify"):
         _take_off_the_command_line(notify)
     return Wanted(_metrics(metrics_port, metrics_socket, metrics_token, metrics_command), url)
 
@@ -126,7 +136,8 @@ def _url(option: str, text: str | None) -> str | None:
         return None if text is None else parse_url(text)
     except (ValueError, OSError) as error:  # what was typed is not repeated: it may be a secret
         raise UsageError(
-            f"{option}: {error}", "give a URL, or @FILE with one in it: --notify @/etc/perfwatch/webhook"
+            f"{option}: {getattr(error, 'strerror', None) or error}",
+            "a URL, or @FILE that holds one: --notify @webhook",
         ) from None
 
 

@@ -57,7 +57,7 @@ class Wanted:
 def parse_metrics(text: str) -> tuple[str, int]:
     """``9123``, ``0.0.0.0:9123`` or ``[::]:9123``. Raises ValueError."""
     address, _, port = text.rpartition(":")
-    number = int(port)
+    number = int(port) if port.isascii() and port.isdecimal() else -1
     if not 0 <= number <= HIGHEST_PORT:
         raise ValueError(f"a port is a number up to {HIGHEST_PORT}")
     return address.strip("[]") or LOOPBACK, number
@@ -117,7 +117,7 @@ def parse_url(text: str) -> str:
     if text.startswith("@"):
         text = read_secret(text)
     if not text.startswith(("http://", "https://")) or any(letter.isspace() for letter in text):
-        raise ValueError("it is no http or https URL")
+        raise ValueError("not an http(s) URL")
     if not urlsplit(text).hostname:
         raise ValueError("it names no host")
     return text

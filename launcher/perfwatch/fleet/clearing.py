@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from perfwatch.daemon.housekeeping import size_of
 from perfwatch.errors import SessionUnreadable
 from perfwatch.fleet.merge.snapshot import Snapshot
+from perfwatch.recording.kept import size_of
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.session import SNAPSHOT
 from perfwatch_probes.deadline import KillableChild

@@ -4,14 +4,16 @@ A job is the process tree below the topmost process that has torch loaded, or be
 tell ranks from workers are those of a diagnosis. The kernel's scheduler statistics say when each main thread last ran.
 """
 
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from perfwatch.errors import UsageError
+from perfwatch.errors import NotATrainingJob, UsageError
 from perfwatch.jobs.connected_ranks import circles
 from perfwatch.jobs.identity import Identity, identity_of
 from perfwatch.jobs.target import LAUNCHERS, WORKER_NAME, Target, root_of, starter
@@ -22,15 +24,21 @@ from perfwatch.triage.job import Job, Member, adopted, program_of, read_job
 from perfwatch_probes.cpu_clock import CpuClocks
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
+from perfwatch_probes.gpu_files import device_files
 from perfwatch_probes.lineage import lineage
 from perfwatch_probes.locked_files import user_of
+from perfwatch_probes.private import optional
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.process import children_of, identify, read_stat, scan, tree
+from perfwatch_probes.process import children_of, identify, read_stat, scan, tree, usage
 from perfwatch_probes.readings import Process
 from perfwatch_probes.thread import one_thread
 
-SCHEMA = "perfwatch.ps/1"
+SCHEMA = "perfwatch.ps/2"  # 1: without user, cards, steps, verdicts, orphans and zombies
 MOST_NAMED = 8  # of the jobs below one shell
+WORST_FIRST = ("hung", "gone", "slow", "inconclusive", "busy", "healthy")  # states of verdicts, as lists order them
+# Somebody's session, not a run: it waits for its user most of the time.
+_INTERACTIVE = re.compile(r"(?:^|/)(?:ipykernel(?:_launcher)?|jupyter[\w-]*|ipython3?|pytest)(?:\.py)?$")
+_TRAINER_NAME = re.compile(r"(?:python|pypy)[\d.]*|pt_\w+")  # of what anybody may read of a process that has ended
 # What processes that do not answer may cost one pass: those of one user, and those of all before the deadline becomes a short one. An
 # answer takes 1 ms.
 MOST_LOST_SECONDS, LOST_SECONDS, HASTY_SECONDS = 3.0, 2.0, 0.05
@@ -48,16 +56,52 @@ class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
     ran_ago_seconds: float | None = None
 
 
+class ListedVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job. by: who says it: ``run``, ``daemon``, ``attach``, or ``judge`` where it was asked for now."""
+
+    state: str
+    cause: str | None = None
+    confidence: str = "none"
+    silent_seconds: float | None = None
+    last_step: int | None = None
+    by: str = ""
+
+
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job; ``pid`` is its root, the one to attach to. ``world_size`` may count ranks on other machines."""
+    """One job; ``pid`` is its root, the one to attach to. ``world_size`` may count ranks on other machines.
+
+    Attributes:
+        gpus: numbers N of the /dev/nvidiaN that its processes hold open.
+        step: of the rank that is furthest behind, where steps are counted.
+        watched_by: how its watcher calls itself; None where it has none of ours.
+        memory_bytes: of an orphan, what it holds of the machine's memory.
+        shared_bytes: the part of it that is shared memory.
+    """
 
     pid: int
+    kind: str = "job"  # or "orphan": a DataLoader worker whose training process has ended
     command: tuple[str, ...]
     uid: int | None
     age_seconds: float | None
     world_size: int | None
     ranks: tuple[ListedProcess, ...]
     workers: tuple[ListedProcess, ...]
+    gpus: tuple[int, ...] = ()
+    step: int | None = None
+    verdict: ListedVerdict | None = None
+    watched_by: str | None = None
+    memory_bytes: int | None = None
+    shared_bytes: int | None = None
+
+
+class Zombie(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python process that has ended, and that its parent has not reaped."""
+
+    pid: int
+    name: str
+    uid: int | None
+    parent_pid: int
+    parent: str
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +109,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     jobs: tuple[ListedJob, ...]
+    zombies: tuple[Zombie, ...] = ()
     hidden: int
 
 
@@ -98,6 +143,15 @@ class Machine:
             if self.processes[pid].parent_pid in found and pid not in tops:
                 found.add(pid)
         return [self.processes[pid] for pid in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What others know of a job: the step of its slowest rank, a verdict, and who watches it."""
+
+    step: int | None = None
+    verdict: ListedVerdict | None = None
+    watched_by: str | None = None
 
 
 class Patience:
@@ -171,7 +225,20 @@ class FoundJob:
 
 def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], list[Process]]:
     """Every job of this machine, oldest first, and the Python processes that we may not look into."""
-    machine = Machine(_user_processes(filesystem, child))
+    return _found(Machine(_user_processes(filesystem, child)), filesystem, child)
+
+
+def is_orphan(process: Process) -> bool:
+    """True if the process at the top of a job is a DataLoader worker: its training process has ended."""
+    return process.name.startswith(WORKER_NAME)
+
+
+def is_notebook(process: Process) -> bool:
+    """True if a process is somebody's interactive session."""
+    return any(_INTERACTIVE.search(word) for word in process.command[:3])
+
+
+def _found(machine: Machine, filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], list[Process]]:
     tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
     found: list[FoundJob] = []
     for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
@@ -234,6 +301,20 @@ def _network(filesystem: Filesystem, process: Process) -> str | None:
         return None
 
 
+def refuse_orphan(target: Target, filesystem: Filesystem) -> None:
+    """Raise NotATrainingJob for a DataLoader worker whose training process has ended: nothing waits for it any more."""
+    if target.gone is not None or not is_orphan(target.root):
+        return
+    used = optional(partial(usage, filesystem, target.root.pid))
+    held = "" if used is None else f"; it holds {used.resident_bytes / 2**30:.1f} GiB of memory"
+    cards = sorted(_cards(filesystem, target.root.pid))
+    held += f" and GPU {', '.join(map(str, cards))}" if cards else ""
+    raise NotATrainingJob(
+        f"process {target.root.pid} is an orphaned DataLoader worker: its training process has ended{held}",
+        f"end it: kill {target.root.pid}",
+    )
+
+
 def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> None:
     """Raise UsageError where the process that was named is of no job itself, and several are below it.
 
@@ -250,8 +331,7 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
     below: list[FoundJob] = []
     for one in find_jobs(filesystem, child)[0]:
         top = one.tops[0]
-        orphan = top.name.startswith(WORKER_NAME)  # its rank has ended, and it ends in seconds
-        inside = not orphan and any(process.pid in members for process in one.tops)
+        inside = not is_orphan(top) and any(process.pid in members for process in one.tops)
         if inside and not any(doubles(filesystem, other, one) for other in below):
             below.append(one)
             head = starter(filesystem, root_of(filesystem, top, child), child)
@@ -292,28 +372,72 @@ def _same(one: FoundJob, other: FoundJob) -> bool:
     return told and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
 
 
-def list_jobs(filesystem: Filesystem, child: Caller, clocks: CpuClocks | None = None) -> Listing:
+def list_jobs(
+    filesystem: Filesystem,
+    child: Caller,
+    clocks: CpuClocks | None = None,
+    known: Callable[[FoundJob], Known] = lambda job: Known(),
+) -> Listing:
     """Every job of this machine, oldest first.
 
     Args:
         filesystem: where /proc is.
         child: where reads that may block are made.
         clocks: makes ``ran_ago_seconds`` known.
+        known: what the watcher of a job, if it has one, and the job's own counters say.
     """
-    found, hidden = find_jobs(filesystem, child)
-    jobs = tuple(
-        ListedJob(
-            pid=one.tops[0].pid,
-            command=one.command,
-            uid=one.tops[0].uid,
-            age_seconds=one.tops[0].age_seconds,
-            world_size=one.job.world_size,
-            ranks=tuple(_listed(filesystem, member, child, clocks) for member in one.job.ranks),
-            workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(one.job)),
-        )
-        for one in found
+    machine = Machine(_user_processes(filesystem, child))
+    found, hidden = _found(machine, filesystem, child)
+    jobs = tuple(_listed_job(filesystem, one, child, clocks, known(one)) for one in found)
+    mine = {pid for one in found for pid in one.job.members}
+    return Listing(jobs=jobs, zombies=tuple(_zombies(filesystem, machine, mine)), hidden=len(hidden))
+
+
+def _listed_job(
+    filesystem: Filesystem, one: FoundJob, child: Caller, clocks: CpuClocks | None, known: Known
+) -> ListedJob:
+    top, job = one.tops[0], one.job
+    orphan = is_orphan(top)
+    used = [optional(partial(usage, filesystem, process.pid)) for process in one.tops] if orphan else []
+    return ListedJob(
+        pid=top.pid,
+        kind="orphan" if orphan else "job",
+        command=one.command,
+        uid=top.uid,
+        age_seconds=top.age_seconds,
+        world_size=job.world_size,
+        ranks=tuple(_listed(filesystem, member, child, clocks) for member in job.ranks),
+        workers=tuple(_listed(filesystem, member, child, clocks) for member in _workers(job)),
+        gpus=tuple(sorted({minor for pid in job.members for minor in _cards(filesystem, pid)})),
+        step=known.step,
+        verdict=known.verdict,
+        watched_by=known.watched_by,
+        memory_bytes=sum(one.resident_bytes for one in used if one is not None) if orphan else None,
+        shared_bytes=sum(one.shared_bytes or 0 for one in used if one is not None) if orphan else None,
     )
-    return Listing(jobs=jobs, hidden=len(hidden))
+
+
+def _cards(filesystem: Filesystem, pid: int) -> frozenset[int]:
+    try:
+        return device_files(filesystem, pid).minors
+    except Unavailable:
+        return frozenset()
+
+
+def _zombies(filesystem: Filesystem, machine: Machine, members: Collection[int]) -> Iterator[Zombie]:
+    """Python processes that have ended and are no part of a job that goes on."""
+    for process in machine.processes.values():
+        if process.command or process.pid in members or not _TRAINER_NAME.fullmatch(process.name):
+            continue
+        parent = machine.processes.get(process.parent_pid)
+        if (stat := optional(partial(read_stat, filesystem, process.pid))) is not None and stat.state == "Z":
+            yield Zombie(
+                pid=process.pid,
+                name=process.name,
+                uid=process.uid,
+                parent_pid=process.parent_pid,
+                parent=parent.name if parent is not None else "",
+            )
 
 
 def _workers(job: Job) -> list[Member]:

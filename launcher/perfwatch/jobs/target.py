@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
+from perfwatch.processes.reinvoke import as_root
 from perfwatch.recording.redaction import redact_command
 from perfwatch.triage.job import launches
 from perfwatch_probes import readings as r
@@ -123,7 +124,7 @@ def _asked(
         if exists(pid):
             raise PermissionDenied(
                 f"process {pid} is there, but /proc does not show it to us (mounted with hidepid)",
-                f"sudo $(command -v perfwatch) attach {pid}",
+                as_root(f"perfwatch attach {pid}"),
             ) from None
         raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
     except (Unavailable, ValueError) as why:  # it ended between two reads

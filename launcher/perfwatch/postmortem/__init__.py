@@ -33,5 +33,6 @@ def judge(case: Case) -> Verdict:
 
 def diagnose(recording: Recording, at: float | None = None) -> Verdict:
     """Judge a recording as it was known ``at`` seconds after it began (default: at its end)."""
-    history = History(recording.records, recording.end if at is None else at)
+    moment = recording.end if at is None else at
+    history = History(recording.records, moment, recording.cost(moment))
     return judge(Case(history, recording.session, recording.events))

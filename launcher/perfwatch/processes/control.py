@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfwatch.processes.channel import Message
-from perfwatch.processes.place import HOMES, Root, places, rooted, roots
+from perfwatch.processes.place import HOMES, Root, places, rooted, roots, start_ticks
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.guest import Guests, identity_of, is_ours
+from perfwatch_probes.locked_files import read_kernel_file
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stat import stat_fields
 
@@ -29,6 +30,10 @@ LONGEST_REQUEST_BYTES = 64 * 1024
 LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
 REQUEST_DEADLINE_SECONDS = 2.0
 MOST_CLIENTS = 64
+NO_FILE = "@"  # begins the name of a socket that has none, as /proc/net/unix writes it
+JOINED = "perfwatch-watch-"
+UNIX_BYTES = 2**23  # 100,000 sockets
+JOINED_SECONDS = 2.0
 PLACE_SECONDS = 1.0  # for the places of one user; 64 of them with 1,024 roots each take 0.5 s
 
 Answer = Callable[[Message], Message]
@@ -41,9 +46,11 @@ class ControlServer:
         self._answer = answer
         self._clock = clock
         self._clients: dict[int, _Client] = {}
-        path.unlink(missing_ok=True)  # of a watcher that is gone: we hold its lock
+        self._open_to_all = str(path).startswith(NO_FILE)
+        if not self._open_to_all:
+            path.unlink(missing_ok=True)  # of a watcher that is gone: we hold its lock
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        bind_privately(self._listener, str(path))
+        bind_privately(self._listener, _address(path))
         self._listener.listen(MOST_CLIENTS)
 
     def filenos(self) -> list[int]:
@@ -76,12 +83,22 @@ class ControlServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            if _peer_uid(connection) not in (0, os.getuid()):
+            if not self._may_ask(connection):
                 connection.close()
                 continue
             if len(self._clients) >= MOST_CLIENTS:
                 self._clients.pop(next(iter(self._clients))).close()
             self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
+
+    def _may_ask(self, connection: socket.socket) -> bool:
+        """True for our own user and root; where no folder keeps others away, for those of our user that can do all that we can.
+
+        Root of a container may share our network and our uid.
+        """
+        pid, uid = _peer(connection)
+        if self._open_to_all:
+            return uid == os.getuid() and _could_do_all_that_we_can(pid)
+        return uid in (0, os.getuid())
 
     def _answered(self, line: bytes) -> Message:
         try:
@@ -168,18 +185,54 @@ def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
     return answer
 
 
-def find_watcher(pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc")) -> Path | None:
+def find_watcher(
+    pid: int, homes: tuple[Path, ...] = HOMES, proc: Path = Path("/proc"), runs_alone: bool = False
+) -> Path | None:
     """The control socket of our own watcher whose job has this process (or is started by it), if there is one.
 
-    Another user's watcher is not asked: what it says is that user's word, and root judges for itself.
+    Another user's watcher is not asked: what it says is that user's word, and root judges for itself. That of ``run``, which has
+    started the job, goes before one of a daemon or of ``attach --watch``.
+
+    runs_alone: True if only a watcher of ``run`` is looked for.
     """
-    controls = (folder / "control" for folder, _ in _meant(pid, _own(homes), proc))
-    return next((control for control in controls if _listens(control)), None)
+    started = (folder / "control" for folder, _ in _meant(pid, _own(homes), proc))
+    control = next((control for control in started if _listens(control)), None)
+    if control is not None or runs_alone:
+        return control
+    return next((control for control, _ in _meant(pid, _joined(proc), proc)), None)
 
 
 def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
     """The control sockets of every watcher of ours on this machine."""
-    return [folder / "control" for folder in places(homes) if _listens(folder / "control")]
+    started = [folder / "control" for folder in places(homes) if _listens(folder / "control")]
+    return [*started, *(control for control, _ in _joined(Path("/proc")))]
+
+
+def joined_control() -> Path:
+    """The control socket of a watcher that has not started its job.
+
+    It has no file, so that nothing is left of a watcher that is killed. Whoever shares our network may connect to it.
+    """
+    return Path(f"{NO_FILE}{JOINED}{os.getuid()}-{os.getpid()}-{start_ticks(os.getpid())}")
+
+
+def _joined(proc: Path) -> Iterator[tuple[Path, list[Root]]]:
+    """Those of ours, each with the processes at the top of its job. A socket of another user may have any name: it is passed over."""
+    begin = f" {NO_FILE}{JOINED}{os.getuid()}-"
+    try:
+        lines = read_kernel_file(str(proc / "net/unix"), UNIX_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return
+    names = dict.fromkeys(f"{begin}{line.partition(begin)[2]}".strip() for line in lines if begin in line)
+    ends = time.monotonic() + JOINED_SECONDS
+    for name in names:
+        if time.monotonic() > ends:
+            return
+        try:
+            roots_of_job = ask(Path(name), {"command": "status"}, REQUEST_DEADLINE_SECONDS)["roots"]
+            yield Path(name), [Root(int(pid), 0, 0) for pid in roots_of_job]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
 
 
 @dataclass(frozen=True)
@@ -275,10 +328,16 @@ def _listens(control: Path) -> bool:
 
 def _connect(connection: socket.socket, control: Path) -> None:
     """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory."""
-    connection.connect(str(control))
+    connection.connect(_address(control))
     pid, uid = _peer(connection)
     if uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
         raise PermissionError(1, "no watcher of ours listens there", str(control))
+
+
+def _address(control: Path) -> str:
+    """As the kernel takes it: a name without a file begins with a zero byte."""
+    text = str(control)
+    return f"\0{text[len(NO_FILE) :]}" if text.startswith(NO_FILE) else text
 
 
 def _could_do_all_that_we_can(pid: int) -> bool:
@@ -286,10 +345,6 @@ def _could_do_all_that_we_can(pid: int) -> bool:
         return is_ours(identity_of(pid))
     except Unavailable:
         return False
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    return _peer(connection)[1]
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:

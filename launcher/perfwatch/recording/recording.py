@@ -26,7 +26,7 @@ from perfwatch.verdict import Verdict
 from perfwatch_probes import bounds
 from perfwatch_probes import readings as r
 
-T = TypeVar("T", "Record", "Event")
+T = TypeVar("T")
 
 BUDGET_BYTES = 256 * 2**20
 AT_DECIMALS = 4  # 0.1 ms: finer than any probe, and it keeps lines short
@@ -77,14 +77,44 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What probe calls have cost, in seconds of CPU and of pauses, and how many dumps of stacks they were."""
+
+    cpu_seconds: float = 0.0
+    stack_dumps: int = 0
+    target_paused_seconds: float = 0.0
+
+    def plus(self, call: r.ProbeCall) -> "Cost":
+        """With one more call. What py-spy cost is charged in a line of its own, which is no dump."""
+        dump = call.probe.startswith("stack") and call.outcome == "ok" and call.entity != "py-spy"
+        return Cost(
+            self.cpu_seconds + (call.cpu_seconds or 0.0),
+            self.stack_dumps + dump,
+            self.target_paused_seconds + call.target_paused_seconds,
+        )
+
+
+@dataclass(frozen=True)
 class Recording:
-    """A session, in order of time. ``unknown``: lines of newer versions, as they are; ``skipped``: torn ones."""
+    """A session, in order of time.
+
+    Attributes:
+        session: its description.
+        records: what was read.
+        events: what was said.
+        unknown: lines of newer versions, as they are.
+        skipped: how many lines are torn.
+        costs: what probe calls have cost that are not among the records, each from a moment on.
+        recent: True if the records are what a watch remembers, and not all.
+    """
 
     session: Session
     records: tuple[Record, ...] = ()
     events: tuple[Event, ...] = ()
     unknown: tuple[bytes, ...] = ()
     skipped: int = 0
+    costs: tuple[tuple[float, Cost], ...] = ()
+    recent: bool = False
 
     def until(self, at: float) -> "Recording":
         """What was known ``at`` seconds after the session began."""
@@ -97,6 +127,10 @@ class Recording:
             ),
             events=tuple(event for event in self.events if event.at <= at),
         )
+
+    def cost(self, at: float) -> Cost:
+        """What probe calls up to a moment have cost that are not among the records."""
+        return next((cost for since, cost in reversed(self.costs) if since <= at), Cost())
 
     @cached_property
     def end(self) -> float:
@@ -113,7 +147,7 @@ def load(path: Path) -> Recording:
         PermissionError: a file of it may not be read; the others alone could tell something else.
     """
     session = load_session(path)
-    leftovers = _Leftovers(Room(path))
+    leftovers = Leftovers(Room(path))
     records: list[Record] = []
     shared = SharedStacks()
     for stream in (READINGS, STACKS):
@@ -122,7 +156,7 @@ def load(path: Path) -> Recording:
     events = leftovers.decoded(path / "events.jsonl", parse_event)
     return Recording(
         session,
-        _in_order(records),
+        in_order(records),
         tuple(sorted(events, key=lambda event: event.at)),
         tuple(leftovers.unknown),
         leftovers.skipped,
@@ -298,6 +332,13 @@ def parse_record(line: bytes, stacks: StackTable, room: Room) -> Record | None:
     return Record(stored.at, reading, stored.known_at)
 
 
+def quick_record(line: bytes) -> Record:
+    """One line of ``readings``, without a look at its numbers: for one that is kept as a line. Raises what ``DAMAGED`` names."""
+    stored = _RECORD.decode(line)
+    _check_times(stored.at, stored.known_at)
+    return Record(stored.at, stored.reading, stored.known_at)
+
+
 def parse_event(line: bytes) -> Event:
     """One line of ``events.jsonl``. Raises what ``DAMAGED`` names."""
     event = _EVENT.decode(line)
@@ -320,7 +361,7 @@ def _check_times(at: float, known_at: float = 0.0) -> None:
         raise Implausible(f"at {at:g} s: no session is that long")
 
 
-def _in_order(records: Iterable[Record]) -> tuple[Record, ...]:
+def in_order(records: Iterable[Record]) -> tuple[Record, ...]:
     """By time, stacks after the readings of the same moment: the order of the folder, whatever it was live."""
     return tuple(sorted(records, key=lambda record: (record.at, isinstance(record.reading, _STACK_READINGS))))
 
@@ -333,12 +374,22 @@ def redacted(reading: r.Reading) -> r.Reading:
 
 
 @dataclass
-class _Leftovers:
+class Leftovers:
     """What could not be read, gathered over the files of a session; and how much more of it may be read."""
 
     room: Room
     unknown: list[bytes] = field(default_factory=list)
     skipped: int = 0
+
+    def parsed(self, line: bytes, parse: Callable[[bytes], T | None]) -> T | None:
+        """What a line says; None for one that says nothing, or that is left out."""
+        try:
+            return parse(line)
+        except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
+            self.unknown.append(line)
+        except DAMAGED:
+            self.skipped += 1
+        return None
 
     def decoded(self, file: Path, parse: Callable[[bytes], T | None]) -> list[T]:
         """What the lines of one file say; a file that has just been given up, or is none, has none.
@@ -351,15 +402,10 @@ class _Leftovers:
         entries = []
         try:
             for line in session_lines(file, self.room):
-                try:
-                    if len(line) >= LONGEST_LINE_BYTES:
-                        self.skipped += 1
-                    elif (entry := parse(line)) is not None:
-                        entries.append(entry)
-                except msgspec.ValidationError:  # well-formed JSON of a kind that we do not know
-                    self.unknown.append(line)
-                except DAMAGED:
+                if len(line) >= LONGEST_LINE_BYTES:
                     self.skipped += 1
+                elif (entry := self.parsed(line, parse)) is not None:
+                    entries.append(entry)
         except PermissionError:
             raise
         except OSError:

@@ -12,6 +12,7 @@ This file may block or fail at any line: it runs in a process of its own (``perf
 
 import contextlib
 import errno
+import fcntl
 import io
 import math
 import os
@@ -68,6 +69,7 @@ class Segments:
         self._stacks = StackNumbers()  # of the open segment of stacks
         self._reserve: int | None = None  # an unnamed file that occupies what is set aside; None before the first line
         self._undescribed: bytes | None = None  # the description that the disk had no room for
+        self._held = hold(folder)
         self._adopt()
 
     def describe(self, session: bytes) -> None:
@@ -141,6 +143,9 @@ class Segments:
         self._open.clear()
         self._released()
         self._compress()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def _taken(self, segment: _Segment) -> int:
         """What a segment takes of the budget: its size on disk, or its part of the lines that a session may have if that is more."""
@@ -351,3 +356,29 @@ def _first_at(lines: io.BufferedReader) -> float:
     """When the first reading of a segment was made; the stack that it names is defined before it."""
     line = lines.readline(2**20)
     return at_of(lines.readline(2**20) if line.startswith(DEFINITION) else line)
+
+
+def hold(folder: Path) -> int:
+    """Hold a session while it is written, for as long as the descriptor is open; -1 where that cannot be done."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def is_written(folder: str) -> bool:
+    """True while a writer holds a session."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)

@@ -97,10 +97,10 @@ def session_name(created: float, pid: int) -> str:
 
 
 def homes_of_sessions(environ: Mapping[str, str], uid: int) -> list[str]:
-    """The folders that may hold sessions, best first: $PERFWATCH_DIR, the XDG state folder, /var/tmp/perfwatch-UID."""
-    homes = []
+    """The folders that may hold sessions, best first: the XDG state folder, /var/tmp/perfwatch-UID; $PERFWATCH_DIR alone, once set."""
     if environ.get("PERFWATCH_DIR"):
-        homes.append(environ["PERFWATCH_DIR"])
+        return [environ["PERFWATCH_DIR"]]
+    homes = []
     state = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
     if state.startswith("/"):
         homes.append(f"{state}/perfwatch")

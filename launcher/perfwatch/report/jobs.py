@@ -1,4 +1,4 @@
-"""The list of jobs on a terminal: a line for each job, its ranks below it, and the most silent of its workers."""
+"""The list of jobs on a terminal: a line for each job, the worst first, and below it what is unusual about its processes."""
 
 import os
 from collections.abc import Iterator
@@ -8,79 +8,153 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.jobs.discovery import ListedJob, ListedProcess, Listing
+from perfwatch.jobs.discovery import WORST_FIRST, ListedJob, ListedProcess, Listing
+from perfwatch.jobs.permission import user_name
+from perfwatch.processes.reinvoke import as_root
 from perfwatch.text import clean, duration
 
+RUNS_SECONDS = 0.5  # a rank that trains runs again within this
 MOST_RANKS = 8  # of one job; the most silent ones, for they are why somebody looks
 STATES = {"R": "runs", "S": "sleeps", "D": "blocked (D)", "T": "stopped", "t": "traced", "Z": "zombie", None: "unknown"}
+UNUSUAL = ("D", "T", "t", "Z")
+STYLES = {"hung": "bold red", "gone": "red", "slow": "yellow", "inconclusive": "magenta", "healthy": "green"}
+COLUMNS = ("PID", "USER", "RANKS", "GPUS", "STEP", "VERDICT", "SILENT FOR", "COMMAND")
 
 
 @dataclass(frozen=True)
 class JobsReport:
-    """A listing, ready to be printed."""
+    """A listing, ready to be printed. ranks: True if every rank is shown, and the most silent worker."""
 
     listing: Listing
+    ranks: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, then what to type next and what could not be seen."""
-        jobs = self.listing.jobs
-        if jobs:
+        jobs = sorted(self.listing.jobs, key=_badness)
+        if jobs or self.listing.zombies:
             table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-            table.add_column("PID", no_wrap=True)
-            table.add_column("WHAT", no_wrap=True)
-            table.add_column("MAIN THREAD", no_wrap=True)
-            table.add_column("SILENT FOR", no_wrap=True)
-            table.add_column("AGE", no_wrap=True)
-            table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
+            for name in COLUMNS[:-1]:
+                table.add_column(name, no_wrap=True)
+            table.add_column(COLUMNS[-1], ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
             for job in jobs:
-                _add(table, job)
+                _add(table, job, self.ranks)
+            for zombie in self.listing.zombies:
+                why = f"has ended; its parent {clean(zombie.parent)} ({zombie.parent_pid}) has not reaped it"
+                table.add_row(str(zombie.pid), user_name(zombie.uid), "", "", "", Text("ZOMBIE", style="dim"), "", why)
             if console.is_terminal:
                 yield table
             else:  # whoever reads a pipe has no use for blanks up to its edge
                 for line in console.render_lines(table, options, pad=False):
                     yield Text("".join(segment.text for segment in line).rstrip())
-            yield Text(f"say why one is stuck: perfwatch attach {max(jobs, key=_silence).pid}", style="dim")
-        else:
-            yield Text("No process with torch loaded was found on this machine.")
-        if self.listing.hidden:
-            yield Text("Python processes that may not be looked into: ", style="yellow", end="")
-            yield Text(f"{self.listing.hidden} (sudo $(command -v perfwatch) ps)", style="yellow")
+        yield from (Text(line, style="dim") for line in _advice(jobs))
+        hidden = self.listing.hidden
+        if not jobs and not hidden:
+            yield Text("no training job runs on this machine: no Python process has torch loaded")
+        if hidden:
+            what = "process" if hidden == 1 else "processes"
+            yield Text(f"{hidden} Python {what} of other users: {as_root('perfwatch ps')}", style="yellow")
 
 
-def _silence(job: ListedJob) -> float:
-    """For how long its most silent rank has not run."""
-    return max((rank.ran_ago_seconds or 0.0 for rank in job.ranks), default=0.0)
+def _advice(jobs: list[ListedJob]) -> Iterator[str]:
+    """What to type next."""
+    living = [job for job in jobs if job.kind == "job"]
+    if living and living[0].verdict is not None and living[0].verdict.state not in ("healthy", "busy"):
+        yield f"why: perfwatch attach {living[0].pid}"
+    elif any(job.verdict is None for job in living):
+        yield "a verdict for each: perfwatch ps --judge; for one: perfwatch attach PID"
 
 
-def _add(table: Table, job: ListedJob) -> None:
-    count = f"{len(job.ranks)}/{job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
-    count += f", {len(job.workers)} workers" if job.workers else ""
-    # At a glance the program matters, not where its interpreter is installed.
-    command = clean(" ".join([*(os.path.basename(word) for word in job.command[:2]), *job.command[2:]]))
-    age = duration(job.age_seconds)
-    if [rank.pid for rank in job.ranks] == [job.pid]:
-        _add_process(table, job.ranks[0], "job", 0, age, command)
-    else:
-        table.add_row(str(job.pid), count, "", "", age, command)
-        for rank in sorted(_most_silent(job.ranks, MOST_RANKS), key=lambda one: (one.rank or 0, one.pid)):
-            _add_process(table, rank, "rank" if rank.rank is None else f"rank {rank.rank}", 1)
-        if len(job.ranks) > MOST_RANKS:
-            table.add_row("", f"and {len(job.ranks) - MOST_RANKS} more ranks that ran since", "", "", "", "")
-    for worker in _most_silent(job.workers, 1):
-        of = "" if worker.rank is None else f" of rank {worker.rank}"
-        _add_process(table, worker, f"worker{of}", 1)
+def _badness(job: ListedJob) -> tuple[int, int, float]:
+    """Orders jobs: the worst verdict first; of those without one the most silent first; orphans last."""
+    state = job.verdict.state if job.verdict is not None else "inconclusive"
+    place = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+    return int(job.kind != "job"), place, -(silent_seconds(job) or 0.0)
 
 
-def _add_process(table: Table, one: ListedProcess, what: str, depth: int, age: str = "", command: str = "") -> None:
-    style = "bold red" if one.state in ("T", "t", "D", "Z") else ""
-    table.add_row(
-        "  " * depth + str(one.pid),
-        what,
-        Text(STATES.get(one.state, one.state or ""), style=style),
-        duration(one.ran_ago_seconds),
-        age,
-        command,
+def silent_seconds(job: ListedJob) -> float | None:
+    """For how long a job has been silent: what its watcher says, else how long its most silent rank has not run.
+
+    A rank that waits for a worker wakes every 5 s to see whether it lives. So where no rank has run just now, a job is as silent
+    as the least silent of its workers: those of a loader that nobody needs now are silent in a healthy job.
+    """
+    if job.verdict is not None and job.verdict.silent_seconds is not None:
+        return job.verdict.silent_seconds
+    ranks, workers = (
+        [one.ran_ago_seconds for one in some if one.ran_ago_seconds is not None] for some in (job.ranks, job.workers)
     )
+    silence = max(ranks, default=None)
+    if silence is not None and silence >= RUNS_SECONDS and workers:
+        return max(silence, min(workers))
+    return silence
+
+
+def _verdict(job: ListedJob) -> Text:
+    if job.kind == "orphan":
+        return Text("ORPHANED", style="bold red")
+    if job.verdict is None:
+        return Text("watched" if job.watched_by else "-", style="dim")
+    state, cause = job.verdict.state, job.verdict.cause
+    said = state.upper() if cause is None or cause == state else f"{state.upper()} {cause}"
+    return Text(clean(said), style=STYLES.get(state, ""))
+
+
+def _add(table: Table, job: ListedJob, ranks: bool) -> None:
+    count = f"{len(job.ranks)}/{job.world_size}" if job.world_size else str(len(job.ranks))
+    silent = silent_seconds(job)
+    step = job.step if job.step is not None else job.verdict.last_step if job.verdict is not None else None
+    table.add_row(
+        str(job.pid),
+        user_name(job.uid),
+        count,
+        numbers(job.gpus) or "-",
+        "-" if step is None else f"{step:,}",
+        _verdict(job),
+        "-" if silent is None else duration(silent),
+        _orphan(job) if job.kind == "orphan" else command_line(job.command),
+    )
+    sick = [one for one in (*job.ranks, *job.workers) if one.state in UNUSUAL]
+    shown = [*_most_silent(job.ranks, MOST_RANKS), *_most_silent(job.workers, 1)] if ranks else []
+    for one in sorted({one.pid: one for one in (*shown, *sick[:MOST_RANKS])}.values(), key=_order):
+        _add_process(table, one)
+    left = len(job.ranks) - MOST_RANKS
+    if ranks and left > 0:
+        table.add_row("", "", "", "", "", "", "", f"and {left} more ranks that ran since")
+
+
+def _order(one: ListedProcess) -> tuple[bool, int, int]:
+    return "worker" in one.role, one.rank or 0, one.pid
+
+
+def _add_process(table: Table, one: ListedProcess) -> None:
+    role = "worker" if "worker" in one.role else "rank"
+    if one.rank is not None:
+        role = f"worker of rank {one.rank}" if role == "worker" else f"rank {one.rank}"
+    state = Text(STATES.get(one.state, one.state or ""), style="bold red" if one.state in UNUSUAL else "")
+    table.add_row(f"  {one.pid}", "", "", "", "", state, duration(one.ran_ago_seconds), role)
+
+
+def _orphan(job: ListedJob) -> str:
+    """What an orphan is and holds, and how to end it."""
+    held = [f"{(job.memory_bytes or 0) / 2**30:.1f} GiB of memory"] if job.memory_bytes else []
+    held += [f"GPU {numbers(job.gpus)}"] if job.gpus else []
+    holds = f"; holds {' and '.join(held)}" if held else ""
+    return f"DataLoader worker whose training process has ended{holds}; end it: kill {job.pid}"
+
+
+def command_line(command: tuple[str, ...]) -> str:
+    """At a glance the program matters, not where its interpreter is installed."""
+    return clean(" ".join([*(os.path.basename(word) for word in command[:2]), *command[2:]]))
+
+
+def numbers(cards: tuple[int, ...]) -> str:
+    """``0-3,6``."""
+    runs: list[list[int]] = []
+    for card in sorted(cards):
+        if runs and card == runs[-1][1] + 1:
+            runs[-1][1] = card
+        else:
+            runs.append([card, card])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _most_silent(processes: tuple[ListedProcess, ...], count: int) -> list[ListedProcess]:

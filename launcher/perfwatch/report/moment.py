@@ -1,11 +1,11 @@
 """Which moment of a recording is meant: the last living one, the end where that is the story, or what the user typed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Protocol, TypeVar
 
 from perfwatch.errors import UsageError
-from perfwatch.recording.recording import Recording
+from perfwatch.recording.recording import Event, Recording
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
 
@@ -50,13 +50,19 @@ def last_living_moment(recording: Recording) -> float:
 
     In seconds since the session began.
     """
+    told = last_told(recording.events)
+    return last_alive(recording) if told is None else told
+
+
+def last_told(events: Iterable[Event]) -> float | None:
+    """When the last verdict on the living job was made that still held; None if none was."""
     verdict_at = None
-    for event in recording.events:
+    for event in events:
         if event.kind == "verdict" and (event.verdict is None or event.verdict.state != "gone"):
             verdict_at = event.at
         elif event.kind == "retraction":
             verdict_at = None
-    return last_alive(recording) if verdict_at is None else verdict_at
+    return verdict_at
 
 
 def last_alive(recording: Recording) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import resource
+import shlex
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
@@ -142,3 +143,19 @@ def changed_children() -> Iterator[tuple[int, int]]:
         if pid == 0:
             return
         yield pid, status
+
+
+def refusal(command: Sequence[str], error: OSError) -> Iterator[str]:
+    """Why a command was not started, and what to type instead. Words as a shell has them."""
+    name = os.fsencode(command[0]).decode(errors="backslashreplace") or "''"
+    script = command[0].endswith((".py", ".sh")) and os.path.isfile(command[0])
+    if script:  # the shell, too, looks for a name without a folder on PATH alone
+        yield f"perfwatch: {name} is not a program that can be executed"
+        program = "python" if command[0].endswith(".py") else "sh"
+        yield f"did you mean: perfwatch run -- {program} {shlex.join(command)}"
+    elif isinstance(error, FileNotFoundError) and "/" not in command[0]:
+        yield f"perfwatch: {name}: command not found"
+        if os.access(command[0], os.X_OK) and os.path.isfile(command[0]):
+            yield f"did you mean: perfwatch run -- ./{shlex.join(command)}"
+    else:
+        yield f"perfwatch: {name}: {error.strerror}"

@@ -18,7 +18,7 @@ from perfwatch.processes.channel import Channel, Message
 from perfwatch.processes.place import Place, enter
 from perfwatch.processes.trouble import reason
 from perfwatch.run.arming import Start, equipped
-from perfwatch.run.child import LACKING, become, changed_children, end_as, last_words, start, wait_plainly
+from perfwatch.run.child import LACKING, become, changed_children, end_as, last_words, refusal, start, wait_plainly
 from perfwatch.run.forwarding import catchers, decide
 from perfwatch.run.printer import Printer, write_if_room
 from perfwatch.run.request import Request
@@ -97,8 +97,7 @@ def _become(request: Request, environment: Mapping[str, str], mask: Iterable[int
 
 
 def _not_started(command: Sequence[str], error: OSError) -> NoReturn:
-    name = os.fsencode(command[0]).decode(errors="backslashreplace") or "''"
-    print(f"perfwatch: {name}: {error.strerror}", file=sys.stderr, flush=True)
+    print("\n  ".join(refusal(command, error)), file=sys.stderr, flush=True)
     os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 

@@ -31,10 +31,11 @@ from perfwatch.run.first_steps import FirstSteps
 from perfwatch.run.leftovers import Leftovers
 from perfwatch.run.request import Request
 from perfwatch.run.voice import Voice, short
+from perfwatch.watching.answering import answer, status
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
-from perfwatch.watching.opening import open_recorder
+from perfwatch.watching.opening import keep_within_limits, open_recorder
 from perfwatch.watching.summary import Summary, Tally
 from perfwatch.watching.watch import Watch
 from perfwatch_probes import readings as r
@@ -73,6 +74,7 @@ class Watcher:
             self._recorder, folder, self._unrecorded = open_recorder(request.session, self._session, looker)
         finally:
             looker.close()
+        self._in_default_folder = request.session is None
         if self._unrecorded:
             self._say(f"nothing is recorded: {self._unrecorded}")
         self._outlets = Outlets(
@@ -173,32 +175,23 @@ class Watcher:
         return short(verdict)
 
     def _answer(self, request: Message) -> Message:
-        command = request.get("command")
-        if command == "status":
-            return {
-                "ok": True,
-                "version": __version__,
-                "watcher": os.getpid(),
-                "roots": [root.pid for root in roots(self._place.folder)],
-                "session": str(self._recorder.folder) if self._recorder else None,
-                "agent_folder": str(self._place.folder),
-                "elapsed_seconds": self._clock() - self._began,
-                "patience_seconds": self._session.conditions["patience_seconds"],
-            }
-        if command == "verdict":
-            if request.get("attend"):
-                self._attend()
-            verdict = self._guarded(self._watch.verdict, None)
-            if verdict is None:
-                return {"ok": False, "error": "no verdict can be made now"}
-            return {"ok": True, "verdict": msgspec.to_builtins(verdict)}
-        if command in ("capture", "captured"):
-            return self._capturing.answer(request)
-        if command == "trigger" and request.get("what") in ("verdict", "timeline", "kernels"):
+        if request.get("command") == "trigger" and request.get("what") in ("verdict", "timeline", "kernels"):
             text = self._trigger(request["what"], request.get("signal"))
             self._say(text)
             return {"ok": True, "text": text}
-        return {"ok": False, "error": f"unknown command {command!r}"}
+        return answer(
+            request, self._state, self._attend, lambda: self._guarded(self._watch.verdict, None), self._capturing
+        )
+
+    def _state(self) -> Message:
+        return status(
+            "run",
+            [root.pid for root in roots(self._place.folder)],
+            self._recorder.folder if self._recorder else None,
+            self._place.folder,
+            self._clock() - self._began,
+            self._session.conditions["patience_seconds"],
+        )
 
     def _news(self, news: News) -> None:
         self._outlets.news(news)
@@ -250,6 +243,10 @@ class Watcher:
         if self._recorder is not None:
             self._recorder.close()
         self._place.leave(LEAVE_SECONDS)
+        if self._recorder is not None and self._in_default_folder:
+            child = KillableChild()
+            keep_within_limits(self._recorder.folder, child)
+            child.close()
 
     def _guarded(self, action: Callable[[], T], otherwise: T) -> T:
         """One step that fails must not end the watch; it is told once and recorded."""

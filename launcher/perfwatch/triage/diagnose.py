@@ -52,7 +52,9 @@ MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be ca
 
 def diagnose(recording: Recording, at: float | None = None, rules: Sequence[Rule] = RULES) -> Verdict:
     """Judge the job as it was known ``at`` seconds after the session began (default: at its end)."""
-    history = History(recording.records, recording.end if at is None else at)
+    history = History(
+        recording.records, recording.end if at is None else at, recording.cost(recording.end if at is None else at)
+    )
     return judge(Case(history, recording.session, recording.events), rules)
 
 

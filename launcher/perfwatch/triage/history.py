@@ -6,16 +6,16 @@ Counters in the recording are cumulative; differences and rates are taken here a
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from perfwatch.recording.recording import Record
+from perfwatch.recording.recording import Cost, Record
 from perfwatch.triage.words.frames import Program
 from perfwatch_probes import readings as r
 
+NOTHING = Cost()
 R = TypeVar("R", bound=r.Reading)
 T = TypeVar("T")
 
@@ -77,34 +77,24 @@ def _key_of(names: tuple[str, ...]) -> Callable[[r.Reading], tuple[Any, ...]]:
 _KEY_OF = {kind: _key_of(names) for kind, names in KEYS.items() if names}
 
 
+def key_of(reading: r.Reading) -> tuple[Any, ...]:
+    """What tells two entities of one kind of reading apart."""
+    return _KEY_OF.get(type(reading), _no_key)(reading)
+
+
 def _when(seen: Seen[Any]) -> float:
     return seen.at
-
-
-@dataclass
-class Spent:
-    """What the probes have cost since the session began; a watch of days forgets the single calls."""
-
-    cpu_seconds: float = 0.0
-    stack_dumps: int = 0
-    target_paused_seconds: float = 0.0
-
-    def add(self, call: r.ProbeCall) -> None:
-        """One more call. What py-spy cost is charged in a line of its own, which is no dump."""
-        self.cpu_seconds += call.cpu_seconds or 0.0
-        self.stack_dumps += call.probe.startswith("stack") and call.outcome == "ok" and call.entity != "py-spy"
-        self.target_paused_seconds += call.target_paused_seconds
 
 
 class History:
     """Everything that was read up to ``at``: filled at once from a recording, or line by line while a job is watched."""
 
-    def __init__(self, records: Iterable[Record] = (), at: float = 0.0) -> None:
+    def __init__(self, records: Iterable[Record] = (), at: float = 0.0, spent: Cost = NOTHING) -> None:
         self.at = at
         self._added: Counter[type[r.Reading]] = Counter()
         self._newest: dict[type[r.Reading], float] = {}
         self._count = 0
-        self.spent = Spent()
+        self.spent = spent  # by the probes since the session began; a watch of days forgets the single calls
         self._program = Program()
         self._kept: tuple[tuple[float, int], dict[Hashable, Any]] = ((at, 0), {})
         self._index: dict[type[r.Reading], dict[tuple[Any, ...], list[Seen[Any]]]] = defaultdict(
@@ -131,7 +121,7 @@ class History:
         self._newest[kind] = max(at, self._newest.get(kind, at))
         self._count += 1
         if kind is r.ProbeCall:
-            self.spent.add(reading)  # type: ignore[arg-type]
+            self.spent = self.spent.plus(reading)  # type: ignore[arg-type]
         key = _KEY_OF.get(kind, _no_key)(reading)
         series = self._index[kind][key]
         if not series and key:

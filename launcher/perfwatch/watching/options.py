@@ -2,14 +2,16 @@
 
 from typing import Annotated
 
-import typer
+from perfwatch.options import Option, Seconds
 
 HangTimeout = Annotated[
     float,
-    typer.Option(
-        "--patience",
-        metavar="SECONDS",
-        min=1.0,
-        help="How long a wait that time may heal is given before it is called hung.",
+    Option(
+        "--hang-timeout",
+        "-t",
+        hidden_names=("--patience",),
+        metavar="TIME",
+        kind=Seconds(1.0),
+        help="How long a wait that can end on its own may take before it is called hung: 90s, 5m.",
     ),
 ]

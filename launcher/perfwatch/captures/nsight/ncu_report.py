@@ -14,6 +14,7 @@ from perfwatch.traces.ncu_rows import read_rows
 IMPORT_SECONDS = 120.0
 MOST_BYTES = 1 << 30  # of CSV; some 2.5 kB a kernel with every metric of its session
 LONGEST_LINE_CHARACTERS = 1 << 20
+HEAD_BYTES = 65536
 
 
 def read_report(path: Path, environment: Mapping[str, str], run: Run, tool: Tool | None = None) -> KernelTable:
@@ -31,6 +32,9 @@ def read_report(path: Path, environment: Mapping[str, str], run: Run, tool: Tool
         raise no_file(path, "perfwatch ncu -- COMMAND makes one")
     if path.suffix in (".csv", ".gz"):
         return fold(read_rows(_lines(path)))
+    with path.open("rb") as file:
+        if path.suffix != ".ncu-rep" and b"\0" not in file.read(HEAD_BYTES):  # a report is binary
+            raise TraceUnreadable(f"{path}: not a report of ncu", "perfwatch ncu -- COMMAND makes one")
     tool = tool or find("ncu", environment, run)
     with tempfile.TemporaryDirectory(prefix="perfwatch-") as folder:
         table = Path(folder, "table.csv")

@@ -1,0 +1,61 @@
+"""The list of recordings on a terminal."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from perfwatch.recording.kept import Kept
+from perfwatch.report.jobs import STYLES, command_line
+from perfwatch.text import clean, duration
+
+
+@dataclass(frozen=True)
+class SessionsReport:
+    """Sessions, newest first, ready to be printed. now: unix time."""
+
+    sessions: Sequence[Kept]
+    now: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the table, then what all take together."""
+        if not self.sessions:
+            yield Text("no recordings: perfwatch run -- COMMAND, or perfwatch attach, makes one")
+            return
+        table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("SESSION", "AGE", "SIZE", "STATE", "CAUSE"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
+        for one in self.sessions:
+            state = one.state or "-"
+            table.add_row(
+                one.name,
+                duration(max(0.0, self.now - one.created)),
+                size(one.size_bytes),
+                Text(clean(f"{state}, recording" if one.written else state), style=STYLES.get(state, "")),
+                clean(one.cause or "-"),
+                command_line(one.command) or f"({one.mode})",
+            )
+        if console.is_terminal:
+            yield table
+        else:
+            for line in console.render_lines(table, options, pad=False):
+                yield Text("".join(segment.text for segment in line).rstrip())
+        total = sum(one.size_bytes for one in self.sessions)
+        folders = ", ".join(dict.fromkeys(one.folder.rpartition("/")[0] for one in self.sessions))
+        oldest = time.strftime("%Y-%m-%d", time.localtime(self.sessions[-1].created))
+        count = len(self.sessions)
+        yield Text(
+            f"{count} session{'s' if count > 1 else ''} since {oldest}, {size(total)} in {clean(folders)}", style="dim"
+        )
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 2**10:.0f} KiB"
