@@ -24,6 +24,9 @@ H200 = {
     "computeMinor": 0,
     "numSms": 132,
 }
+WRONG: list[object] = [None, 3, "x", [None], [[None]], [["a", 1]], {"a": 1}, [True], [["²", "1"]]]
+WRONG += [[[2**80, 2**80], [1]], [[2**62] * 30] * 3]
+OPERATIONS = ("mm", "cudnn_convolution", "convolution_backward", "_embedding_bag_dense_backward")
 SECONDS = st.floats(0.0, 10.0)
 
 
@@ -155,13 +158,13 @@ def test_without_shapes_attention_is_not_judged_and_that_is_said(tmp_path: Path)
     assert any(text.startswith("shapes") for text in found.missing)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "x", [None], [[None]], [["a", 1]], {"a": 1}, [[2**80, 2**80], [1]], [True]])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_arguments_of_another_type_than_torch_writes_are_absent(tmp_path: Path, wrong: object) -> None:
     """The job wrote the trace."""
     given: dict[str, Any] = {"External id": 1}
     for name in ("Input Dims", "Input Strides", "Input type", "Concrete Inputs", "Sequence number", "Fwd thread id"):
         given[name] = wrong
-    hostile = [span("cpu_op", name, 10, 90, **given) for name in ("aten::mm", "aten::cudnn_convolution")]
+    hostile = [span("cpu_op", f"aten::{name}", 10, 90, **given) for name in OPERATIONS]
 
     assert told(tmp_path, hostile, kernel("gemm", 100, 900, 1), step(901, 905)).shares
 

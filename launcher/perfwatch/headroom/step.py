@@ -25,6 +25,7 @@ BLOCKED_MICROSECONDS = 40.0  # a launch takes 5 to 10; longer, the queue was ful
 CUDA = 1  # c10::DeviceType
 MOST_FRAMES_LOOKED_AT = 200_000
 SECOND = 1e6
+MOST_AXES, LONGEST_AXIS = 8, 2**40  # of a tensor; what exceeds them is none
 PARTS = ("forward", "backward", "recomputation", "optimizer", "other")
 # What the profiler takes of the host, measured on an H200's with shapes: a step that launches as fast as it can, with it and without.
 OPERATION_SECONDS, LAUNCH_SECONDS, FRAME_SECONDS = 2.5e-6, 3.5e-6, 2.0e-6
@@ -271,7 +272,10 @@ class Steps:
         return {one.sequence: one for one in self.operations if one.sequence is not None and not one.engine}
 
     def line(self, operation: Operation | None) -> str:
-        """``file:line`` of the program that an operation stands for; empty without stacks. One of the backward pass: its forward's."""
+        """``file:line`` of the function of the program that an operation stands for; empty without stacks.
+
+        The line is where the function begins: the profiler tells no other. One of the backward pass: its forward's.
+        """
         here = operation
         while here is not None and here.engine and not here.recomputed:
             if here.sequence is not None and here.sequence in self._forward:
@@ -473,9 +477,12 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list):
+    return tuple(_size(one) for one in value) if isinstance(value, list) else ()
+
+
+def _size(value: object) -> tuple[int, ...]:
+    """Of one tensor; empty for what is none."""
+    if not isinstance(value, list) or len(value) > MOST_AXES:
         return ()
-    return tuple(
-        tuple(n for n in one if isinstance(n, int) and not isinstance(n, bool)) if isinstance(one, list) else ()
-        for one in value
-    )
+    found = tuple(n for n in value if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < LONGEST_AXIS)
+    return found if len(found) == len(value) else ()

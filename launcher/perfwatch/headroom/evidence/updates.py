@@ -133,7 +133,7 @@ def sparse_gradients(facts: Facts) -> Seen | None:
 def _rows(operation: Operation) -> tuple[int, int, int] | None:
     """Rows of the table, keys of the batch, width."""
     wide = next((size for size in operation.sizes if len(size) >= 2), None)
-    counts = [int(one) for one in operation.given if one.isdigit() and int(one) > 1]
+    counts = [int(one) for one in operation.given if one.isdecimal() and len(one) < 12 and int(one) > 1]
     if wide is None or not counts:
         return None
     keys = max((prod(size) for size in operation.sizes if size and size != wide), default=prod(wide[:-1]))
