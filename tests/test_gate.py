@@ -88,6 +88,19 @@ def test_a_training_passes_or_fails_the_gate(least: str, code: int) -> None:
 
     assert done.returncode == code
     assert "MFU 44." in done.stderr
+    assert ("from counters and stacks" in done.stderr) == (
+        code == 60
+    )  # what would raise it, as perfwatch headroom says it
+
+
+@pytest.mark.live
+def test_without_a_trace_the_headroom_names_fewer_levers_and_says_so(tmp_path: Path) -> None:
+    """Of a recorded training in fp32."""
+    case = RECORDINGS / "wrong_precision" / "fires" / "wrong_precision"
+    found = json.loads(perfwatch("headroom", str(session_of(case, tmp_path)), "--json").stdout)
+
+    assert [one["lever"] for one in found["levers"]] == ["mixed_precision"]
+    assert any("fewer levers" in text for text in found["missing"])
 
 
 @pytest.mark.live

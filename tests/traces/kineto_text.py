@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ def launched(
     ]
 
 
-def text(events: list[dict[str, Any]]) -> bytes:
+def text(events: list[dict[str, Any]], cards: Sequence[dict[str, Any]] = ()) -> bytes:
     """The file's content."""
     body = ",\n".join(f"  {{\n    {json.dumps(one)[1:-1]}\n  }}" for one in events)
     tail = '  "traceName": "trace.json"\n}'
-    return f'{{\n  "schemaVersion": 1,\n  "traceEvents": [\n{body}\n  ],\n{tail}'.encode()
+    return f'{{\n  "schemaVersion": 1,\n  "deviceProperties": {json.dumps(list(cards))},\n  "traceEvents": [\n{body}\n  ],\n{tail}'.encode()
 
 
-def write(path: Path, events: list[dict[str, Any]]) -> Path:
+def write(path: Path, events: list[dict[str, Any]], cards: Sequence[dict[str, Any]] = ()) -> Path:
     """The file, gzip'd."""
-    path.write_bytes(gzip.compress(text(events)))
+    path.write_bytes(gzip.compress(text(events, cards)))
     return path

@@ -10,7 +10,7 @@ from types import ModuleType
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Watch a job": ("run", "attach", "ps", "top", "dmon", "fleet", "daemon"),
-    "Profile": ("capture", "ncu", "kernels"),
+    "Profile": ("capture", "ncu", "kernels", "headroom"),
     "Recordings": ("replay", "report", "sessions", "compare", "bundle", "autopsy"),
     "Help": ("explain", "doctor", "drill", "help", "version"),
 }

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.errors import UsageError
+from perfwatch.errors import EXIT_CODES, UsageError
 from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
@@ -143,7 +143,8 @@ def attach(
             )
             try:
                 verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
-                show(verdict, attached.folder)  # before the recording is completed: a disk may hang
+                folder = attached.folder
+                show(verdict, folder)  # before the recording is completed: a disk may hang
             finally:
                 loss = attached.close()
             if loss:
@@ -151,4 +152,8 @@ def attach(
     code, said = gated(verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
+    if code == EXIT_CODES["gate_failed"]:
+        from perfwatch.report.headroom import print_headroom
+
+        print_headroom(folder, sys.stderr)
     raise Exit(code)

@@ -62,8 +62,14 @@ def compare(
     else:
         from perfwatch.comparison.report import ComparisonReport
         from perfwatch.report.console import console
+        from perfwatch.report.headroom import headroom_lines
+        from perfwatch.report.story import tell_whole
+        from perfwatch.text import clean
 
         console(sys.stdout).print(ComparisonReport(comparison))
+        levers = headroom_lines(tell_whole(folders[1], recordings[1]))
+        if levers:
+            print("what would make B faster", *(f"   {clean(line)}" for line in levers), sep="\n")
     if fail_if_slower is not None:
         code, said = gate(comparison, fail_if_slower)
         print(f"perfwatch: {said}", file=sys.stderr)

@@ -50,7 +50,7 @@ def replay(
     from dataclasses import replace
     from pathlib import Path
 
-    from perfwatch.errors import UsageError
+    from perfwatch.errors import EXIT_CODES, UsageError
     from perfwatch.fleet.merge.fleet_recording import MODE, judge_recorded
     from perfwatch.postmortem import diagnose
     from perfwatch.recording import archive
@@ -96,6 +96,10 @@ def replay(
     code, said = gated(shown.verdict, min_mfu)
     if said:
         print(f"perfwatch: {said}", file=sys.stderr)
+    if code == EXIT_CODES["gate_failed"]:
+        from perfwatch.report.headroom import print_headroom
+
+        print_headroom(folder, sys.stderr)
     raise Exit(code)
 
 

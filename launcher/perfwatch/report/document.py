@@ -2,8 +2,10 @@
 
 import msgspec
 
+from perfwatch.headroom.session import GOES_ON
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
+from perfwatch.report.headroom import of_story
 from perfwatch.report.lanes import fitted, lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, probes, threads
@@ -29,6 +31,7 @@ def as_document(story: Story) -> str:
         "stacks": folded(story),
         "threads": threads(story),
         "captures": captured(story),
+        "headroom": of_story(story) if story.verdict.state in GOES_ON else None,
         "gpu_waits": None if waited is None else {"idle_share": waited.idle_share, "lines": waiting_lines(waited)},
         "probes": probes(story),
         "conditions": dict(conditions(story)),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
+from perfwatch.report.headroom import headroom_lines
 from perfwatch.report.stacks import FoldedGroup, folded
 from perfwatch.report.story import Story, conditions, probes
 from perfwatch.report.terminal import culprit_text, link_text, lived_text
@@ -52,6 +53,7 @@ def _lines(story: Story) -> Iterator[str]:
         lines = [f"{line.share_of_idle:.0%} {_code(line.text)}" for line in waiting_lines(waited)]
         watched = f"{waited.idle_share:.0%} of the {duration(waited.measured_seconds)} that stacks were sampled in"
         yield from _list(f"What the GPU waits for ({watched})", lines)
+    yield from _list("What would make it faster", [escaped(line) for line in headroom_lines(story)])
     yield from _stacks(folded(story))
     for one in captured(story):
         yield from _list(f"Capture after {duration(one.at)}", [escaped(line) for line in (one.text, *one.lines)])

@@ -10,6 +10,7 @@ from rich.text import Text
 from perfwatch.report.captured import captured
 from perfwatch.report.folding import as_text as folded_text
 from perfwatch.report.gpu_idle import off_gpu
+from perfwatch.report.headroom import headroom_lines
 from perfwatch.report.replay import ReplayReport
 from perfwatch.report.stacks import all_folded
 from perfwatch.report.story import Story, conditions, probes, threads
@@ -39,6 +40,9 @@ def _sections(story: Story) -> Iterator[tuple[str, RenderableType]]:
     if waited is not None:
         lines = [f"{line.share_of_idle:>6.0%}  {clean(line.text)}" for line in waiting_lines(waited)]
         yield "what the gpu waits for", Text("\n".join([waiting_sum(waited), *lines]))
+    levers = headroom_lines(story)
+    if levers:
+        yield "what would make it faster", Text("\n").join(shortened(line) for line in levers)
     listed = threads(story)
     if listed:
         table = _table("role", "rank", "pid", "tid", "thread", "state", "in", "waits in")

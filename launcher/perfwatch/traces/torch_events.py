@@ -15,9 +15,9 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ _BEGIN = b'"traceEvents"'
 _END = b"\n  }"
 _BETWEEN = b", \r\n\t"
 _GAP = re.compile(r"[,\s]*")
+_CARDS = re.compile(rb'"deviceProperties"\s*:\s*(\[[^\]]*\])')
 _EXECUTION = re.compile(rb'"schema"\s*:\s*"[^"]{1,40}"[^\[]{0,2000}"nodes"\s*:\s*\[', re.DOTALL)
 
 
@@ -58,6 +59,36 @@ class Event(msgspec.Struct):
     args: Arguments | None = None
 
 
+class FullArguments(Arguments, rename={
+    "external": "External id", "sequence": "Sequence number", "forward_thread": "Fwd thread id", "sizes": "Input Dims",
+    "strides": "Input Strides", "types": "Input type", "given": "Concrete Inputs", "held": "Total Allocated",
+    "card": "Device Type",
+}):  # fmt: skip
+    """What ``perfwatch.headroom`` reads besides. What the job wrote may be of any type: the reader looks before it trusts."""
+
+    external: Any = None
+    sequence: Any = None
+    forward_thread: Any = None
+    sizes: Any = None
+    strides: Any = None
+    types: Any = None
+    given: Any = None
+    held: Any = None
+    card: Any = None
+    grid: Any = None
+    stream: Any = None
+
+
+class FullEvent(Event):
+    """An event with all of its arguments; ``ph`` i is a moment."""
+
+    args: FullArguments | None = None
+
+
+E = TypeVar("E", bound=Event)
+E_co = TypeVar("E_co", bound=Event, covariant=True)
+
+
 def events(
     path: Path,
     deadline_seconds: float = DEADLINE_SECONDS,
@@ -75,8 +106,34 @@ def events(
     Raises:
         TraceUnreadable: it is no such file, is cut off, or exceeds a bound; the events before were good.
     """
+    return events_of(path, Event, deadline_seconds, clock, most_events)
+
+
+def events_of(
+    path: Path,
+    kind: type[E],
+    deadline_seconds: float = DEADLINE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    most_events: int = MOST_EVENTS,
+    phases: Container[str] = ("X",),
+    head: dict[str, Any] | None = None,
+) -> Iterator[E]:
+    """The events of a trace as records of a kind.
+
+    Args:
+        path: a ``.json`` or ``.json.gz`` as torch.profiler writes it.
+        kind: of record; what it does not name is not kept.
+        phases: which events; X is a span, i a moment.
+        head: takes what stands before the events: under ``cards`` the properties of each card.
+        deadline_seconds: for the whole file.
+        clock: monotonic seconds.
+        most_events: how many are read.
+
+    Raises:
+        TraceUnreadable: it is no such file, is cut off, or exceeds a bound; the events before were good.
+    """
     ends = clock() + deadline_seconds
-    cutter: _Cutter | None = None
+    cutter: _Cutter[E] | None = None
     pending, count = b"", 0
     with _opened(path) as file:
         for chunk in _chunks(file, path):
@@ -85,13 +142,16 @@ def events(
                     f"{path}: reading it takes longer than {deadline_seconds:.0f} s", "ask for fewer steps"
                 )
             if cutter is None:
-                pending, began = _body(pending + chunk, path)
+                whole = pending + chunk
+                pending, began = _body(whole, path)
                 if not began:
                     continue
-                cutter = _cutter(pending, path)
+                if head is not None:
+                    head.update(_head(whole[: len(whole) - len(pending)]))
+                cutter = _cutter(pending, path, kind)
                 chunk = pending
             for event in cutter.cut(chunk):
-                if event.ph == "X":
+                if event.ph in phases:
                     count += 1
                     if count > most_events:
                         raise TraceUnreadable(f"{path}: more than {most_events:,} events", "ask for fewer steps")
@@ -104,24 +164,24 @@ def events(
         raise TraceUnreadable(f"{path} is cut off after {count:,} events", "the rank ended, or the disk was full")
 
 
-class _Cutter(Protocol):
+class _Cutter(Protocol[E_co]):
     """Cuts the text of the events into events. ended: the list of events is over."""
 
     ended: bool
 
-    def cut(self, chunk: bytes) -> Iterator[Event]: ...
+    def cut(self, chunk: bytes) -> Iterator[E_co]: ...
     def ends_here(self) -> bool: ...
 
 
-class _ByLines:
+class _ByLines(Generic[E]):
     """Kineto's own layout."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[E]) -> None:
         self._path, self._pending = path, b""
-        self._decoder = msgspec.json.Decoder(Event)
+        self._decoder = msgspec.json.Decoder(kind)
         self.ended = False
 
-    def cut(self, chunk: bytes) -> Iterator[Event]:
+    def cut(self, chunk: bytes) -> Iterator[E]:
         *pieces, self._pending = (self._pending + chunk).split(_END)
         for piece in pieces:
             if piece.lstrip(_BETWEEN).startswith(b"]"):
@@ -135,16 +195,16 @@ class _ByLines:
         return self._pending.lstrip(_BETWEEN).startswith(b"]")
 
 
-class _ByObjects:
+class _ByObjects(Generic[E]):
     """Any other layout: one object after the other."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._text = path, ""
+    def __init__(self, path: Path, kind: type[E]) -> None:
+        self._path, self._text, self._kind = path, "", kind
         self._letters = codecs.getincrementaldecoder("utf-8")("replace")
         self._objects = json.JSONDecoder(parse_constant=_refused)
         self.ended = False
 
-    def cut(self, chunk: bytes) -> Iterator[Event]:
+    def cut(self, chunk: bytes) -> Iterator[E]:
         text, at = self._text + self._letters.decode(chunk), 0
         while True:
             at = _GAP.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing as well
@@ -157,7 +217,7 @@ class _ByObjects:
             except RecursionError:
                 raise TraceUnreadable(f"{self._path}: an event cannot be read: nested too deep") from None
             try:
-                yield msgspec.convert(found, Event)
+                yield msgspec.convert(found, self._kind)
             except DAMAGED as error:
                 raise TraceUnreadable(f"{self._path}: an event cannot be read: {error}") from None
             at = end
@@ -172,16 +232,27 @@ class _ByObjects:
         return self.ended
 
 
-def _cutter(beginning: bytes, path: Path) -> _Cutter:
+def _cutter(beginning: bytes, path: Path, kind: type[E]) -> _Cutter[E]:
     """What reads events that begin so: Kineto's layout, where the first of them is cut by it into something whole."""
     first = beginning[:LARGEST_EVENT_BYTES].partition(_END)
     try:
         if first[1]:
             msgspec.json.decode(first[0].lstrip(_BETWEEN) + b"}", type=Event)
-            return _ByLines(path)
+            return _ByLines(path, kind)
     except DAMAGED:
         pass
-    return _ByLines(path) if beginning.lstrip(_BETWEEN).startswith(b"]") else _ByObjects(path)
+    by_lines = beginning.lstrip(_BETWEEN).startswith(b"]")
+    return _ByLines(path, kind) if by_lines else _ByObjects(path, kind)
+
+
+def _head(text: bytes) -> dict[str, Any]:
+    """The cards, as far as they can be read; what is damaged is left out."""
+    found = _CARDS.search(text)
+    try:
+        cards = json.loads(found[1]) if found is not None else []
+    except (ValueError, RecursionError):
+        cards = []
+    return {"cards": [one for one in cards if isinstance(one, dict)] if isinstance(cards, list) else []}
 
 
 def _refused(constant: str) -> float:
@@ -212,7 +283,7 @@ def _body(pending: bytes, path: Path) -> tuple[bytes, bool]:
     return pending, False
 
 
-def _decoded(decoder: "msgspec.json.Decoder[Event]", piece: bytes, path: Path) -> Event:
+def _decoded(decoder: "msgspec.json.Decoder[E]", piece: bytes, path: Path) -> E:
     try:
         return decoder.decode(piece.lstrip(_BETWEEN) + b"}")
     except DAMAGED as error:

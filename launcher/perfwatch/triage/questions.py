@@ -8,7 +8,7 @@ is defined.
 from perfwatch.triage.cards.gpu import RESIDENT, kernels, regime, regimes
 from perfwatch.triage.cards.gpu import activities as card_looks
 from perfwatch.triage.cards.gpu import flat as moves_no_data
-from perfwatch.triage.cards.hardware import tensor_tflops_at, tensor_yield
+from perfwatch.triage.cards.hardware import data_sheet_tflops, tensor_tflops_at, tensor_yield
 from perfwatch.triage.cards.whose import cards_of, lost_cards
 from perfwatch.triage.cards.whose import index_of as card_index
 from perfwatch.triage.cards.whose import name_of as card_name
@@ -45,6 +45,7 @@ __all__ = [
     "card_looks",
     "card_name",
     "cards_of",
+    "data_sheet_tflops",
     "hang_between",
     "hang_timeout",
     "has_aborted",

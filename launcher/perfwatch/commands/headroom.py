@@ -1,0 +1,112 @@
+"""``perfwatch headroom``: where a healthy run could be faster, and by how much."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from perfwatch.options import Argument, Json, Option, Seconds
+
+if TYPE_CHECKING:
+    from perfwatch.headroom.advice import Headroom
+
+
+def headroom(
+    target: Annotated[
+        str | None,
+        Argument(
+            "[PID|SESSION|TRACE]",
+            help="A process of a running job, a session, or a trace of torch.profiler; the newest session by default.",
+        ),
+    ] = None,
+    stacks_from: Annotated[
+        Path | None,
+        Option(metavar="TRACE", help="A second trace of the same run with Python stacks: for the lines alone."),
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        Option(
+            metavar="TIME", kind=Seconds(1e-6), help="Of a step without the profiler, where a trace alone is given."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what would make a healthy run faster.
+
+    Where the time of a step goes, then at most three levers, the largest first: the evidence, how many times as fast a step
+    would be, what it costs, and the change. A running job is asked for a torch window of five steps where it is armed
+    (perfwatch run arms it); without a trace, counters and stacks name fewer levers.
+
+    \b
+    Examples:
+      perfwatch headroom 4242
+      perfwatch headroom                    the newest session
+      perfwatch headroom trace.json.gz --step-seconds 0.031
+      perfwatch headroom SESSION --json | jq '.levers[] | {lever, times}'
+    """
+    from perfwatch.headroom.advice import as_json
+    from perfwatch.report.console import console
+    from perfwatch.report.headroom import HeadroomReport
+
+    if target is not None and target.isdecimal():
+        found = _of_job(int(target))
+    elif target is not None and target.endswith((".json", ".json.gz")):
+        found = _of_trace(Path(target), stacks_from, step_seconds)
+    else:
+        found = _of_session(target)
+    if json:
+        print(as_json(found))
+    else:
+        console(sys.stdout).print(HeadroomReport(found))
+
+
+def _of_trace(path: Path, stacks_from: Path | None, step_seconds: float | None) -> "Headroom":
+    from perfwatch.headroom.advice import advise
+    from perfwatch.headroom.step import read
+
+    stacks = read(stacks_from) if stacks_from is not None else None
+    return advise(read(path, step_seconds), path, stacks)
+
+
+def _of_session(target: str | None) -> "Headroom":
+    import os
+
+    from perfwatch.recording.finding import find_session
+    from perfwatch.report.headroom import of_folder
+    from perfwatch_probes.deadline import KillableChild
+
+    return of_folder(find_session(target, os.environ, KillableChild()))
+
+
+def _of_job(pid: int) -> "Headroom":
+    """A window of the job's own profiler where it is armed; else what can be seen from outside."""
+    from perfwatch.attach.attached import Attached
+    from perfwatch.captures.capture import Request
+    from perfwatch.errors import CaptureFailed
+    from perfwatch.processes.stop_signals import Leaving
+    from perfwatch.report.headroom import of_folder
+    from perfwatch.text import say
+    from perfwatch.top import asking
+
+    request = Request(kind="torch", steps=5, pid=pid, ranks=(), options={"shapes": "yes"})
+    control = asking.find(pid, None)
+    if control is not None:
+        tell = (lambda text: say(sys.stderr, text)) if sys.stderr.isatty() else (lambda _: None)
+        outcome = asking.capture_watched(control, request, tell)
+        session = asking.session_of(control)
+        folder = Path(session) if session is not None else None
+    else:
+        with Leaving() as leaving:
+            attached = Attached(pid, leaving)
+            try:
+                outcome = attached.capture(request, sys.stderr)
+                if outcome.error:
+                    attached.decide(sys.stderr)
+            finally:
+                attached.close()
+            folder = attached.folder
+    trace = Path(outcome.files[0].path) if outcome.files else None
+    if folder is not None:
+        return of_folder(folder, trace, outcome.error)
+    if trace is not None:
+        return _of_trace(trace, None, None)
+    raise CaptureFailed(outcome.error, outcome.advice)
