@@ -6,7 +6,6 @@ UNSEEN = "the graph has no claim of this releaser: the wait is open, and nothing
 IN_TURN = "a server that takes requests in turns is taken for work, though it may have lost this one"
 KNOWN_GAPS = {
     "test_goes_on.py::test_a_server_that_serves_others_meanwhile_is_given_more_time_and_no_more": IN_TURN,
-    "test_data_loading.py::test_to_turn_ones_own_part_into_bytes_is_work_and_no_wait_for_the_others[pickle]": UNSEEN,
     "test_goes_on.py::test_threads_that_work_beside_a_short_wait_may_yet_hand_its_lock_over[50.0-busy]": UNSEEN,
 }
 
