@@ -9,30 +9,36 @@ from perfwatch.report.terminal import VerdictReport, not_seen
 from perfwatch.text import clean, duration
 from perfwatch.verdict import (
     IT_RUNS,
+    SLEEP,
+    SLEEP_LEFT,
     Alternative,
     Culprit,
     Evidence,
     Link,
     Missing,
+    Place,
     Suspect,
     Verdict,
 )
 from tests.sessions import verdict
 
+PLACE = Place(function="__getitem__", file="/data/proj/train.py", line=9, source="time.sleep(1e6)")
 FULL = verdict(
     silent_seconds=412.0,
     last_step=8998,
     cause="stalled_collective",
     summary="rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at train.py:9 for 412 s",
     culprits=(
-        Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)"),
+        Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)", place=PLACE),
+        Culprit(rank=1, pid=734, worker_pid=759, thread="MainThread", frame="__getitem__ (train.py:9)", place=PLACE),
         Culprit(rank=1, pid=734, worker_pid=760, thread="loader", gpu=1, host="node-a"),
         Culprit(rank=1, pid=734, worker_pid=761, tid=761, thread="bash"),
     ),
     wait_chain=(
         Link(pid=733, rank=0, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=412.0),
+        Link(pid=735, rank=2, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=411.0),
         Link(pid=734, rank=1, waits_for="a batch from worker 758", depth=1),
-        Link(pid=758, waits_for="a sleep that ends in 11 days", depth=2),
+        Link(pid=758, waits_for=f"{SLEEP}{SLEEP_LEFT}11 d 13 h", depth=2, silent_seconds=412.0),
         Link(pid=760, waits_for=IT_RUNS, depth=2, silent_seconds=6.9),
     ),
     evidence=(
@@ -44,25 +50,26 @@ FULL = verdict(
 )
 
 EXPECTED = """\
-HUNG  stalled_collective  (confidence: certain)  for 6 min 52 s  (user code)
+HUNG  stalled_collective  (confidence: certain)  for 6 min 52 s  (usually fixed
+in: user code)
 rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at
 train.py:9 for 412 s
-to blame     rank 1, worker 758 of pid 734 in __getitem__ (train.py:9)
-             rank 1, worker 760 of pid 734, gpu 1, on node-a, thread loader
-             rank 1, process 761 (bash) of pid 734
-waits
-  rank 0 (pid 733) in step (train.py:40) waits for all_reduce with rank 1,
-  silent for 6 min 52 s
-  └▸ rank 1 (pid 734) waits for a batch from worker 758
-     └▸ pid 758 waits for a sleep that ends in 11 days
-     └▸ pid 760 runs
-evidence  of       shows
-stack     pid 758  the same frame: 6 of 6 dumps (healthy: moves)
-rather than  straggling_rank: counts unchanged
-not seen     steps: no agent -> perfwatch run -- COMMAND
+culprit      rank 1 (workers 758, 759 of pid 734)
+             /data/proj/train.py:9  in __getitem__
+                 time.sleep(1e6)
+             rank 1 (worker 760 of pid 734), gpu 1, on node-a, thread loader
+             rank 1 (process 761 (bash) of pid 734)
+blocked on   ranks 0,2 (pids 733, 735)  train.py:40 step  wait for all_reduce
+             with rank 1
+             └▸ rank 1 (pid 734)  waits for a batch from worker 758
+                └▸ pid 758  sleeps for another 11 d 13 h, for 6 min 52 s so far
+                └▸ pid 760  runs
+evidence     stack  pid 758: the same frame: 6 of 6 dumps
+ruled out    straggling_rank: counts unchanged
+not observed steps: no agent -> perfwatch run -- COMMAND
 next         perfwatch explain stalled_collective
-2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8998; looking cost 0.21 s of CPU,
-6 stack dumps, no pause of the job
+2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8,998; perfwatch used 210 ms of
+CPU, made 6 stack dumps, never paused the job
 """
 
 
@@ -75,7 +82,7 @@ def rendered(one: Verdict, width: int = 80, **options: object) -> str:
 
 
 def test_a_full_verdict_fits_one_screen() -> None:
-    """What, who, why, how sure, what else, what next, at what cost: 17 lines of 80 columns."""
+    """What, who, why, how sure, what else, what next, at what cost: 22 lines of 80 columns."""
     assert rendered(FULL) == EXPECTED
 
 
@@ -86,8 +93,8 @@ def test_an_empty_part_is_left_out() -> None:
     assert rendered(healthy).splitlines() == [
         "HEALTHY  cpu_training  (confidence: certain)",
         "steps advance",
-        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; looking cost 0.21 s of CPU, 6 stack",
-        "dumps, no pause of the job",
+        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; perfwatch used 210 ms of CPU, made 6",
+        "stack dumps, never paused the job",
     ]
 
 
@@ -127,14 +134,14 @@ def test_names_from_the_job_are_shown_and_not_obeyed() -> None:
         width=400,
     )
 
-    assert text.count("[bold]x[/bold] ?[2J second") == 13
+    assert text.count("[bold]x[/bold]") == 13
     assert "\x1b" not in text
 
 
 def test_long_lists_are_cut_and_counted() -> None:
     """A job of a thousand ranks does not scroll the headline away."""
     many = verdict(
-        culprits=tuple(Culprit(pid=pid) for pid in range(1000)),
+        culprits=tuple(Culprit(pid=pid, frame=f"step (train.py:{pid})") for pid in range(1000)),
         wait_chain=tuple(Link(pid=pid, waits_for="x", depth=pid) for pid in range(1000)),
     )
     text = rendered(many)
@@ -174,10 +181,27 @@ def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.0, "0.0 s"), (0.44, "0.4 s"), (9.96, "10.0 s"), (42.4, "42 s"), (99.4, "99 s"), (412.0, "6 min 52 s"),
-        (3599.6, "1 h 00 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "unknown"),
+        (0.0, "0 s"), (0.000412, "412 us"), (0.0044, "4.4 ms"), (0.44, "440 ms"), (0.9996, "1.0 s"), (9.96, "10.0 s"),
+        (42.4, "42 s"), (99.4, "99 s"), (412.0, "6 min 52 s"), (3599.6, "1 h 00 min"), (11_100, "3 h 05 min"),
+        (187_200, "2 d 4 h"), (999_993, "11 d 13 h"), (None, "unknown"),
     ],
 )  # fmt: skip
 def test_a_duration_reads_as_people_say_it(seconds: float | None, shown: str) -> None:
     """Two units at most, none of them too fine."""
     assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.000412, "412 us"),
+        (0.0382, "38.2 ms"),
+        (0.9996, "1.00 s"),
+        (1.5, "1.50 s"),
+        (99.97, "1 min 40 s"),
+        (3600.0, "1 h 00 min"),
+    ],
+)
+def test_a_step_time_has_three_figures(seconds: float, shown: str) -> None:
+    """Two steps that differ by a few percent look different."""
+    assert duration(seconds, 3) == shown

@@ -23,7 +23,7 @@ from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
 from perfwatch.recording.session import Session, this_machine
-from perfwatch.text import say
+from perfwatch.text import duration, say
 from perfwatch.verdict import Verdict
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
@@ -131,7 +131,7 @@ class Attached:
         shot = OneShot()
         judged = None
         if stream.isatty():
-            say(stream, f"looking: 2 to {UNCLEAR_SECONDS:.0f} s; longer only where time may heal what is suspected")
+            say(stream, f"looking: 2 to {duration(UNCLEAR_SECONDS)}; longer only where time may heal what is suspected")
         while True:
             pause = self._tick(stream)
             verdict = self._watch.last
@@ -222,7 +222,7 @@ class Attached:
     def _tell(self, stream: IO[str], news: News) -> None:
         self._outlets.news(news)
         state = f"{news.verdict.state}: " if news.verdict else ""
-        say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")
+        say(stream, f"{duration(news.at)} {news.kind}: {state}{news.text}")
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:

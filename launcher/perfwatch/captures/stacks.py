@@ -16,6 +16,7 @@ from perfwatch.captures.capture import PTRACE, Collected, File, Request, Scene, 
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
+from perfwatch.text import duration
 from perfwatch.triage.questions import show
 from perfwatch_probes.external import Finished
 from perfwatch_probes.probe import Unavailable
@@ -139,7 +140,7 @@ def _native(subjects: tuple[Subject, ...], scene: Scene, window: Window) -> tupl
     probe = Stacks(proc=scene.proc)
     for subject in subjects:
         finished = window.run(native_command(find_py_spy() or "py-spy", subject.pid), NATIVE_SECONDS, None)
-        notes.append(f"{_name(subject)} was paused for at most {finished.duration_seconds:.2f} s")
+        notes.append(f"{_name(subject)} was paused for at most {duration(finished.duration_seconds, 3)}")
         readings += [_pause(subject.pid, finished.duration_seconds), *_answer(subject.pid, finished, probe)]
         try:
             marks = left_traced(subject.pid, scene.proc)

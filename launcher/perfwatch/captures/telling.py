@@ -3,7 +3,7 @@
 import os
 
 from perfwatch.captures.capture import Outcome
-from perfwatch.text import short_time
+from perfwatch.text import duration
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -23,9 +23,9 @@ def headline(outcome: Outcome) -> str:
     """The same in a line."""
     if outcome.error:
         return f"{outcome.kind}: {outcome.error}"
-    window = f" of {short_time(outcome.window_seconds)}" if outcome.window_seconds is not None else ""
+    window = f" of {duration(outcome.window_seconds, 3)}" if outcome.window_seconds is not None else ""
     names = [os.path.basename(file.path) for file in outcome.files]
     what = names[0] if len(names) == 1 else f"{len(names)} files"
     size = sum(file.size_bytes for file in outcome.files)
     much = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
-    return f"{outcome.kind}: a window{window} brought {what}, {much}, in {outcome.total_seconds:.0f} s"
+    return f"{outcome.kind}: a window{window} brought {what}, {much}, in {duration(outcome.total_seconds)}"

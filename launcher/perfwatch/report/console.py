@@ -3,17 +3,26 @@
 A table whose last column is worth its length has ``LIST_COLUMNS`` in a pipe.
 """
 
+import re
+from collections.abc import Iterable
 from typing import IO
 
 from rich.console import Console
+from rich.segment import Segment
 
 LIST_COLUMNS = 10_000
+_BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Whoever read us has left: ``perfwatch.cli`` knows what to do; rich would end with 1, as for an error."""
         raise BrokenPipeError
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """Lines without the blanks that fill a table up to the width: in a pipe they end in somebody's chat."""
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else _BLANKS.sub("", text)
 
 
 def console(stream: IO[str], piped_columns: int | None = None) -> Console:

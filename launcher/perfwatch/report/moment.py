@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from perfwatch.errors import UsageError
 from perfwatch.recording.recording import Recording
+from perfwatch.text import duration
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
 
@@ -104,6 +105,6 @@ def parse_moment(text: str, recording: Recording) -> float:
         first, last = (datetime.fromtimestamp(created + moment, timezone.utc) for moment in (0, recording.end))
         raise UsageError(
             f"--at {text} is outside the recording",
-            f"it covers 0 to {recording.end:.1f} s ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
+            f"it covers 0 to {duration(recording.end)} ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
         )
     return at

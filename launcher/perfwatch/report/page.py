@@ -19,7 +19,7 @@ from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, efficiency, probes, threads
-from perfwatch.report.terminal import culprit_text, link_text, lived_text
+from perfwatch.report.terminal import culprits_of, links_of, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
@@ -49,8 +49,8 @@ def as_page(story: Story) -> str:
         story=story,
         verdict=story.verdict,
         lived=None if story.lived is None else lived_text(story.lived),
-        culprits=[culprit_text(one) for one in story.verdict.culprits],
-        chain=[(one.depth, link_text(one)) for one in story.verdict.wait_chain],
+        culprits=culprits_of(story.verdict.culprits),
+        chain=links_of(story.verdict.wait_chain),
         library=Markup("".join(_library())),
         style=Markup(_template("page.css")),
         plots=plots,

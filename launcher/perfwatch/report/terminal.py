@@ -7,6 +7,7 @@ before it is shown, and nothing is shown that the verdict does not hold.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -14,7 +15,20 @@ from rich.table import Table
 from rich.text import Text
 
 from perfwatch.text import clean, duration
-from perfwatch.verdict import IT_RUNS, Culprit, Link, Missing, Verdict, confidence_word, doing
+from perfwatch.triage.job import rank_ranges
+from perfwatch.verdict import (
+    IT_RUNS,
+    NAPS,
+    SLEEP,
+    Culprit,
+    Evidence,
+    Link,
+    Missing,
+    Place,
+    Verdict,
+    confidence_word,
+    doing,
+)
 
 _NUMBER = re.compile(r"\d+")
 STYLES = {
@@ -26,6 +40,7 @@ STYLES = {
     "healthy": "bold green",
 }
 BLAMELESS = ("busy", "healthy", "inconclusive")  # nobody did anything wrong, or it is not known
+MOST_PIDS, LONGEST_SOURCE, WIDEST_WITNESS = 4, 120, 16
 # One screen has 24 lines on the oldest terminal: the rest is in --json.
 MOST_CULPRITS, MOST_LINKS, MOST_EVIDENCE, MOST_ALTERNATIVES, MOST_MISSING, MOST_NEXT = 4, 8, 6, 2, 3, 3
 
@@ -43,24 +58,17 @@ class VerdictReport:
         yield Text(clean(verdict.summary))
         if verdict.suspect:
             yield Text(self._countdown(), style="magenta")
-        yield from _listed(
-            "where" if verdict.state in BLAMELESS else "to blame",
-            [culprit_text(one) for one in verdict.culprits],
-            MOST_CULPRITS,
-        )
+        yield from self._culprits()
         yield from self._chain(options.ascii_only)
         yield from self._evidence()
         yield from _listed(
-            "rather than", [f"{one.cause}: {one.refuted_by}" for one in verdict.alternatives], MOST_ALTERNATIVES
+            "ruled out", [f"{one.cause}: {one.refuted_by}" for one in verdict.alternatives], MOST_ALTERNATIVES
         )
-        yield from _listed(
-            "not seen",
-            not_seen(verdict.missing),
-            MOST_MISSING,
-        )
+        yield from _listed("also", also_lines(verdict), MOST_ALTERNATIVES)
+        yield from _listed("not observed", not_seen(verdict.missing), MOST_MISSING)
         yield from _listed("retry", [verdict.retry] if verdict.retry else [], 1)
         yield from _listed("next", list(verdict.next), MOST_NEXT, style="bold")
-        yield Text(self._footer(), style="dim")
+        yield Text(footer(verdict), style="dim")
 
     def _headline(self) -> Text:
         verdict = self.verdict
@@ -75,7 +83,7 @@ class VerdictReport:
         if verdict.silent_seconds is not None:
             line.append(f"  for {duration(verdict.silent_seconds)}")
         if verdict.owner != "unknown":
-            line.append(f"  ({clean(verdict.owner.replace('_', ' '))})", "dim")
+            line.append(f"  (usually fixed in: {clean(verdict.owner.replace('_', ' '))})", "dim")
         return line
 
     def _countdown(self) -> str:
@@ -91,57 +99,89 @@ class VerdictReport:
             f"{duration(suspect.decides_in_seconds)}; silent for {duration(suspect.silent_seconds)} so far"
         )
 
+    def _culprits(self) -> Iterator[RenderableType]:
+        blamed = culprits_of(self.verdict.culprits)
+        title = culprit_title(self.verdict)
+        for number, one in enumerate(blamed[:MOST_CULPRITS]):
+            yield _row(title if number == 0 else "", Text(clean(one.who)))
+            if one.where:
+                yield _row("", Text(clean(one.where)))
+            if one.source:
+                yield _row("", Padding(Text(clean(one.source), style="bold"), (0, 0, 0, 4)))
+        if len(blamed) > MOST_CULPRITS:
+            yield _row("", _more(len(blamed) - MOST_CULPRITS))
+
     def _chain(self, ascii_only: bool) -> Iterator[RenderableType]:
-        chain = self.verdict.wait_chain
-        if not chain:
-            return
-        yield Text("waits", style="dim")
+        chain = links_of(self.verdict.wait_chain)
         arrow = "`-> " if ascii_only else "└▸ "
-        for link in chain[:MOST_LINKS]:
+        for number, (depth, text) in enumerate(chain[:MOST_LINKS]):
             line = Table.grid()
-            line.add_row(Text(arrow if link.depth else ""), Text(link_text(link)))
-            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, min(link.depth, MOST_LINKS) - 1)))
+            line.add_column()
+            line.add_column(overflow="fold")
+            line.add_row("   " * max(0, min(depth, MOST_LINKS) - 1) + (arrow if depth else ""), Text(clean(text)))
+            yield _row("blocked on" if number == 0 else "", line)
         if len(chain) > MOST_LINKS:
-            yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
+            yield _row("", _more(len(chain) - MOST_LINKS))
 
     def _evidence(self) -> Iterator[RenderableType]:
-        evidence = self.verdict.evidence
-        if not evidence:
-            return
-        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
-        for heading in ("evidence", "of", "shows"):
-            table.add_column(heading, overflow="fold", no_wrap=False)
-        for one in evidence[:MOST_EVIDENCE]:
-            shows = f"{clean(one.claim)}: {clean(one.observed)}"
-            if one.expected:
-                shows += f" (healthy: {clean(one.expected)})"
-            table.add_row(Text(clean(one.witness)), Text(clean(one.entity)), Text(shows))
-        yield table
+        evidence = evidence_of(self.verdict.evidence)
+        width = max((len(one.witness) for one, _ in evidence[:MOST_EVIDENCE]), default=0)
+        for number, (one, entity) in enumerate(evidence[:MOST_EVIDENCE]):
+            line = Table.grid(padding=(0, 2, 0, 0))
+            line.add_column(width=min(width, WIDEST_WITNESS), overflow="fold")
+            line.add_column(overflow="fold")
+            line.add_row(Text(clean(one.witness)), Text(clean(f"{entity}: {one.claim}: {one.observed}")))
+            yield _row("evidence" if number == 0 else "", line)
         if len(evidence) > MOST_EVIDENCE:
-            yield Text(f"  and {len(evidence) - MOST_EVIDENCE} more in --json", style="dim")
+            yield _row("", _more(len(evidence) - MOST_EVIDENCE))
 
-    def _footer(self) -> str:
-        verdict, cost = self.verdict, self.verdict.observer_cost
-        ranks = f"{verdict.coverage.ranks_seen} of {verdict.coverage.world_size or '?'} ranks seen"
-        step = "" if verdict.last_step is None else f", step {verdict.last_step}"
-        paused = f", job paused {cost.target_paused_ms:.0f} ms" if cost.target_paused_ms else ", no pause of the job"
-        return (
-            f"{clean(verdict.at)}, {ranks}{step}; looking cost {cost.cpu_seconds:.2f} s of CPU, "
-            f"{cost.stack_dumps} stack dumps{paused}"
-        )
+
+def footer(verdict: Verdict) -> str:
+    """When, of how many ranks, and what it cost; not cleaned."""
+    cost = verdict.observer_cost
+    size = verdict.coverage.world_size
+    ranks = f"{verdict.coverage.ranks_seen} of {size or '?'} {'rank' if size == 1 else 'ranks'} seen"
+    step = "" if verdict.last_step is None else f", step {verdict.last_step:,}"
+    dumps = f"{cost.stack_dumps} stack {'dump' if cost.stack_dumps == 1 else 'dumps'}"
+    paused = (
+        f"paused the job for {duration(cost.target_paused_ms / 1e3)}"
+        if cost.target_paused_ms
+        else "never paused the job"
+    )
+    return f"{verdict.at}, {ranks}{step}; perfwatch used {duration(cost.cpu_seconds)} of CPU, made {dumps}, {paused}"
+
+
+def culprit_title(verdict: Verdict) -> str:
+    """What a list of its culprits is called: nobody is to blame for what is normal, or for what is not known."""
+    return "where" if verdict.state in BLAMELESS else "culprit"
+
+
+def _row(heading: str, line: RenderableType) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    table.add_column(style="dim", width=12)
+    table.add_column(overflow="fold", ratio=1)
+    table.add_row(heading, line)
+    return table
+
+
+def _more(count: int) -> Text:
+    return Text(f"and {count} more in --json", style="dim")
 
 
 def _listed(heading: str, lines: list[str], most: int, style: str = "") -> Iterator[RenderableType]:
-    if not lines:
-        return
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", width=11)
-    table.add_column(overflow="fold")
     for number, line in enumerate(lines[:most]):
-        table.add_row(heading if number == 0 else "", Text(clean(line), style=style))
+        yield _row(heading if number == 0 else "", Text(clean(line), style=style))
     if len(lines) > most:
-        table.add_row("", Text(f"and {len(lines) - most} more in --json", style="dim"))
-    yield table
+        yield _row("", _more(len(lines) - most))
+
+
+def also_lines(verdict: Verdict) -> list[str]:
+    """What other rules found beside the cause; not cleaned."""
+    return [
+        f"{one.cause} matches as well (confidence: {confidence_word(one.confidence)}); {verdict.cause} explains it"
+        for one in verdict.findings
+        if verdict.cause is not None and one.state == verdict.state
+    ]
 
 
 def not_seen(missing: Iterable[Missing]) -> list[str]:
@@ -156,23 +196,67 @@ def not_seen(missing: Iterable[Missing]) -> list[str]:
     return lines
 
 
-def culprit_text(one: Culprit) -> str:
-    """Who is to blame, in words; not cleaned."""
-    words = [] if one.rank is None else [f"rank {one.rank}"]
-    program = _program(one)
-    if program:
-        words.append(f"process {one.worker_pid} ({program}) of pid {one.pid}")
-    elif one.worker_pid:
-        words.append(f"worker {one.worker_pid} of pid {one.pid}")
-    elif one.pid:  # of a rank that was seen nowhere there is none
-        words.append(f"pid {one.pid}")
-    if one.gpu is not None:
-        words.append(f"gpu {one.gpu}")
-    if one.host:
-        words.append(f"on {one.host}")
-    if one.thread and one.thread != "MainThread" and not program:
-        words.append(f"thread {one.thread}")
-    return " ".join([", ".join(words)] * bool(words) + [f"in {one.frame}"] * bool(one.frame))
+@dataclass(frozen=True)
+class Blamed:
+    """Culprits that stand at one place: who they are, where that is (``/data/train.py:21  in fetch``), and the text of the line."""
+
+    who: str
+    where: str = ""
+    source: str = ""
+
+
+def culprits_of(culprits: Iterable[Culprit]) -> list[Blamed]:
+    """Whom to name, those at one place once; not cleaned."""
+    alike: dict[tuple[object, ...], list[Culprit]] = {}
+    for one in culprits:
+        alike.setdefault((one.frame, one.thread, bool(one.worker_pid), one.gpu, one.host, _program(one)), []).append(
+            one
+        )
+    return [_blamed(ones) for ones in alike.values()]
+
+
+def _blamed(alike: list[Culprit]) -> Blamed:
+    one = alike[0]
+    program, several = _program(one), len(alike) > 1
+    pids = ", ".join(str(each.worker_pid or each.pid) for each in alike[:MOST_PIDS] if each.worker_pid or each.pid)
+    pids += f" and {len(alike) - MOST_PIDS} more" if len(alike) > MOST_PIDS else ""
+    parents = {each.pid for each in alike}
+    of = f" of pid {one.pid}" if one.worker_pid and len(parents) == 1 else ""
+    ranks = [each.rank for each in alike if each.rank is not None]
+    kind = ("process" if program else "worker") if one.worker_pid else "pid"
+    words = [f"{_plural(kind, several)} {pids}{f' ({program})' if program else ''}{of}"] if pids else []
+    if ranks:
+        words = [_rank_text(ranks) + (f" ({words[0]})" if words else "")]
+    words += [f"gpu {one.gpu}"] if one.gpu is not None else []
+    words += [f"on {one.host}"] if one.host else []
+    words += [f"thread {one.thread}"] if one.thread and one.thread != "MainThread" and not program else []
+    place = one.place
+    where = place_text(one.frame, place)
+    return Blamed(
+        ", ".join(words) or "the job", where, (place.source or "")[:LONGEST_SOURCE] if place is not None else ""
+    )
+
+
+def culprit_text(one: Blamed) -> str:
+    """Culprits in one line; not cleaned."""
+    return "  ".join(part for part in (one.who, one.where, one.source) if part)
+
+
+def place_text(frame: str | None, place: Place | None) -> str:
+    """``/data/train.py:21  in fetch``, from the frame alone where no stack shows its path; not cleaned."""
+    if place is not None:
+        return f"{place.file}:{place.line}  in {place.function}"
+    function, _, at = (frame or "").removesuffix(")").rpartition(" (")
+    return f"{at}  in {function}" if function else frame or ""
+
+
+def _rank_text(ranks: Iterable[int]) -> str:
+    known = sorted(set(ranks))
+    return f"{_plural('rank', len(known) > 1)} {rank_ranges(known)}"
+
+
+def _plural(word: str, several: bool) -> str:
+    return word if not several else "processes" if word == "process" else f"{word}s"
 
 
 def _program(one: Culprit) -> str | None:
@@ -188,12 +272,41 @@ def lived_text(verdict: Verdict) -> str:
     return f"while it lived{after}: {said}, confidence {confidence_word(verdict.confidence)}: {verdict.summary}"
 
 
-def link_text(one: Link) -> str:
-    """One step of the wait chain, in words."""
-    pid = f" (pid {one.pid})" if one.pid else ""  # of a rank that only its files tell of there is none
-    who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank}{pid}"
-    who += f" on {clean(one.host)}" if one.host else ""
-    frame = f" in {clean(one.frame)}" if one.frame else ""
-    rests = one.silent_seconds is not None and one.waits_for != IT_RUNS
-    silent = f", silent for {duration(one.silent_seconds or 0.0)}" if rests else ""
-    return f"{who}{frame} {doing(clean(one.waits_for))}{silent}"
+def links_of(chain: Iterable[Link]) -> list[tuple[int, str]]:
+    """The wait chain, threads that stand alike at one depth once: depth and text of each line; not cleaned."""
+    alike: dict[tuple[object, ...], list[Link]] = {}
+    for one in chain:
+        alike.setdefault((one.depth, one.frame, _NUMBER.sub("", one.waits_for), one.host), []).append(one)
+    steps = list(alike.values())
+    deeper = [after[0].depth > before[0].depth for before, after in pairwise([*steps, *steps[-1:]])]
+    return [(ones[0].depth, _link_text(ones, last=not on)) for ones, on in zip(steps, deeper, strict=True)]
+
+
+def _link_text(alike: list[Link], last: bool) -> str:
+    """``ranks 0,2-3 (pids 1, 3, 4)  train.py:20 main  wait for all_reduce, for 21 s``; of those that wait for the next one no time."""
+    one, several = alike[0], len(alike) > 1
+    pids = ", ".join(str(each.pid) for each in alike[:MOST_PIDS] if each.pid)
+    pids += f" and {len(alike) - MOST_PIDS} more" if len(alike) > MOST_PIDS else ""
+    who = f"{_plural('pid', several)} {pids}" if pids else ""
+    ranks = [each.rank for each in alike if each.rank is not None]
+    if ranks:
+        who = _rank_text(ranks) + (f" ({who})" if who else "")
+    function, _, at = (one.frame or "").removesuffix(")").rpartition(" (")
+    frame = f"  {at} {function} " if function else f"  {one.frame} " if one.frame else " "
+    silent = min((each.silent_seconds for each in alike if each.silent_seconds is not None), default=None)
+    shown = silent is not None and last and not one.waits_for.startswith((IT_RUNS, NAPS))
+    lasts = f", for {duration(silent)}" + (" so far" if one.waits_for.startswith(SLEEP) else "")
+    return f"{who}{f' on {one.host}' if one.host else ''}{frame} {doing(one.waits_for, many=several)}{lasts if shown else ''}"
+
+
+def evidence_of(evidence: Iterable[Evidence]) -> list[tuple[Evidence, str]]:
+    """Each observation once, with the entities of which it was made, though its figures may differ a little."""
+    alike: dict[tuple[str, str, str], list[Evidence]] = {}
+    for one in evidence:
+        alike.setdefault((one.witness, _NUMBER.sub("", one.claim), _NUMBER.sub("", one.observed)), []).append(one)
+    return [(ones[0], _entities(ones)) for ones in alike.values()]
+
+
+def _entities(alike: list[Evidence]) -> str:
+    names = list(dict.fromkeys(one.entity for one in alike))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

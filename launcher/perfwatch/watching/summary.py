@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfwatch.recording.recording import Sink
-from perfwatch.text import clean, duration, short_time
+from perfwatch.text import clean, duration
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 
@@ -125,4 +125,4 @@ class Summary:
         p50, p95, p99 = (self.tally.quantile(share) for share in (0.50, 0.95, 0.99))
         if p50 is None or p95 is None or p99 is None:
             return f"{count}; too few for times (the first {WARM_UP_STEPS} are warm-up)"
-        return f"{count}; p50 {short_time(p50)}, p95 {short_time(p95)}, p99 {short_time(p99)} (first {WARM_UP_STEPS} left out)"
+        return f"{count}; p50 {duration(p50, 3)}, p95 {duration(p95, 3)}, p99 {duration(p99, 3)} (first {WARM_UP_STEPS} left out)"

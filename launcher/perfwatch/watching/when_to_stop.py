@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import IO
 
-from perfwatch.text import say
+from perfwatch.text import duration, say
 from perfwatch.verdict import Coverage, Level, ObserverCost, Suspect, Timeline, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
@@ -68,9 +68,9 @@ def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> No
         return
     shot.told_at = at
     if verdict.suspect is None:
-        left = f"so far; gives up in {max(0.0, UNCLEAR_SECONDS - at):.0f} s"
+        left = f"so far; gives up in {duration(max(0.0, UNCLEAR_SECONDS - at))}"
     elif verdict.suspect.decides_in_seconds > 0:
-        left = f"decides in {verdict.suspect.decides_in_seconds:.0f} s"
+        left = f"decides in {duration(verdict.suspect.decides_in_seconds)}"
     else:
         left = "more must be seen"
     say(stream, f"{verdict.summary}; {left}")

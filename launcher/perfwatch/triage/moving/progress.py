@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.moving.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.moving.within import turns_within
@@ -177,7 +178,7 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     steps = step_clock(history, rank.pid)
     if steps is not None and steps.ago_seconds is not None:
         if not steps.late:
-            return Progress("moving", f"step {steps.count} was {steps.ago_seconds:.1f} s ago", tid, steps)
+            return Progress("moving", f"step {steps.count} was {duration(steps.ago_seconds)} ago", tid, steps)
     moved = motion(history, rank.pid, tid)
     if moved.state in ("T", "t"):
         return Progress("still", "stopped", tid, steps)

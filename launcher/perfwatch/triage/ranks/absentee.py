@@ -340,7 +340,7 @@ def why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], h
         also = "".join(f", and {named(one, absent.end.node.pid)} for {what_it_awaits(one)}" for one in roots[:2])
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
-    return f"its program is over, and {who(absent)} waits for {until}"
+    return f"its program is over, and {who(absent)} {doing(until)}"
 
 
 # Jobs on many hosts

@@ -29,7 +29,7 @@ COMPILES = Line(
 )
 COMES_BACK = Line(
     RECOMPILING,
-    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:.0f} s, at {at}",
+    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:time}, at {at}",
     (
         Saw(
             "stack",

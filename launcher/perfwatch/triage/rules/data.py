@@ -336,14 +336,14 @@ FETCHES = Line(
 )
 DRAWS = Line(
     SERIAL_LOADING,
-    "the training thread draws its batches {lost:.0%} of the time, mostly at {at}: a sampler runs in no worker",
+    "the training thread spends {lost:.0%} of its time in the sampler, mostly at {at}: workers do not run samplers",
     (samples("is inside its loader's sampler", "hardly ever"),),
     DOES_IT_ITSELF,
     ("draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",),
 )
 OTHER_WORK = Line(
     SERIAL_LOADING,
-    "the training thread does other work than training {lost:.0%} of the time, mostly at {at}: no worker does it",
+    "the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}: no worker does it",
     (
         samples("is outside of model, backward, optimizer and loader", "below 20 %"),
         Saw("native", "is not in torch's code", "{native:.0%} of the native profile", "little", share="profiled"),
@@ -353,7 +353,7 @@ OTHER_WORK = Line(
 )
 RECURRENT_WORK = replace(
     OTHER_WORK,
-    summary="the training thread does other work than training {lost:.0%} of the time, mostly at {at}, "
+    summary="the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}, "
     "which comes between steps again and again",
     next=("do {at} less often, once ahead of training, or in a process of its own meanwhile",),
 )
@@ -439,12 +439,12 @@ LONG_WAIT_SECONDS = 0.2
 LONGER, STEPS_BETWEEN = 2.0, 3.0
 BURSTS = Line(
     BURSTY_LOADING,
-    "batches come in bursts: {bursts} waits of {each:.1f} s, and {steps:.0f} steps for each of them",
+    "batches come in bursts: {bursts} waits of {each:time}, and {steps:.0f} steps for each of them",
     (
         Saw(
             "stack",
             "few long waits",
-            "{bursts} waits of {each:.2f} s, {steps:.1f} steps for each",
+            "{bursts} waits of {each:time}, {steps:.1f} steps for each",
             "waits of equal length",
         ),
     ),
@@ -497,7 +497,7 @@ WAITING = CHANGING | {"loader_wait"}
 STARTS_SECONDS = 0.5
 RESPAWNED = Line(
     WORKER_RESPAWN,
-    "the DataLoader starts its workers again and again: {workers} worker processes came by, {gone} are gone{where}",
+    "the DataLoader starts its workers again and again: {workers} worker processes were seen, {gone} have ended{where}",
     (
         Saw("process", "new worker pids", "{workers} workers seen, {alive} alive", "the same pids all the time"),
         samples("starts or awaits workers", "once per run"),

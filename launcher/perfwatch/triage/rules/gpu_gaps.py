@@ -8,6 +8,7 @@ with 2.11).
 from functools import partial
 from itertools import pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.busy import MOVES_SHARE, phases
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, in_copy, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
@@ -129,7 +130,7 @@ FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster
 EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
 THRASHES = Line(
     ALLOCATOR_THRASH,
-    "the memory of {name} is freed and allocated anew{told}{where}",
+    "memory of {name} is freed and allocated again{told}{where}",
     (
         Saw("nvml", "memory falls and rises", "{often}", "constant", "{name}", share="frees"),
         Saw("stack", "empties the cache", "{emptying:.0%} of the samples", "0 %", share="emptying"),
@@ -161,7 +162,7 @@ def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: f
     empties, used = partial(_empties, case), _memory_used(case, one)
     known = emptying >= EMPTYING or len(one.profile.runs(empties)) > 1  # it came back to the call
     frame = show(one.profile.top_line(empties)) if known else None
-    often = f"{frees} times in {min(LATELY_SECONDS, case.history.at):.0f} s"
+    often = f"{frees} times in {duration(min(LATELY_SECONDS, case.history.at))}"
     between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
     return slow_on_gpu(
         case,
@@ -234,12 +235,12 @@ def _fills_up(case: Case, one: Accelerated) -> bool | None:
 
 TUNES = Line(
     AUTOTUNING,
-    "kernels are tried out before their first use",
+    "kernels are benchmarked before their first use",
     (samples("is in the autotuner", "training code", "share"),),
 )
 SEARCHES = Line(
     AUTOTUNING,
-    "cuDNN tries out its kernels again and again, for inputs of ever new sizes: the forward pass stands in convolutions, "
+    "cuDNN benchmarks its kernels again and again, because input sizes keep changing: the forward pass is in convolutions, "
     "mostly at {at}, {name} has no kernel to run {card.waiting:.0%} of the time, and its memory falls {frees} though "
     "no line empties the cache",
     (
@@ -309,7 +310,7 @@ def _searches_again(case: Case, one: Accelerated) -> Finding:
         lost,
         frame=show(one.profile.top_line(_in_convolution)),
         confidence=min(sure, certainty(lost)),
-        frees=f"{_frees(_memory_used(case, one))} times in {LATELY_SECONDS:.0f} s",
+        frees=f"{_frees(_memory_used(case, one))} times in {duration(LATELY_SECONDS)}",
         convolving=convolving / forward,
         forward=forward * one.profile.samples,
         told=told,

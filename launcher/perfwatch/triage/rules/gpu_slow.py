@@ -5,7 +5,7 @@ from functools import partial
 
 import msgspec
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
 from perfwatch.triage.cards.gpu import ACTIVE, BUSY, IN_USE, Regime, regime
 from perfwatch.triage.cards.hardware import (
@@ -134,7 +134,7 @@ def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
 
 SHARED = Line(
     SHARED_GPU,
-    "{name} is shared: {who}{takes}",
+    "{name} is shared with another process: {who}{takes}",
     (
         Saw("nvml", "a process outside the job computes there", "{who}", "the job's own only", "{name}"),
         units("is busy for both", "busy for the job alone"),
@@ -176,7 +176,7 @@ def shared_gpu(case: Case) -> Outcome:
             explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0),
             confidence=CERTAIN if busy else LOW,  # how much it uses is not measured: noted, not blamed
             who=", ".join(_shown(other) for other in known[:3]),
-            takes=f" takes {taken:.0%} of it" if busy else " is on it too",
+            takes=f"; together they take {taken:.0%} of it" if len(busy) > 1 else "",
         )
     return served
 
@@ -241,7 +241,7 @@ REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
 NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
 DEGRADED = Line(
     DEGRADED_LINK,
-    "a link of {name} is below what it can do: {what}",
+    "{name} has a slow link: {what}",
     but=(("copy_bound", "the link itself is below its maximum"),),
     next=("nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node",),
 )
@@ -323,7 +323,7 @@ ADVICE = {
 }
 IN_FULL = Line(
     WRONG_PRECISION,
-    "{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
+    "{name} computes in {pipe}: the {pipe} pipe is {used:.0%} busy, the tensor cores {card.tensor:.0%}",
     (
         units("busy, and the tensor cores are not", "tensor cores used in matrix products"),
         Saw("{card.source}", "the {pipe} pipe is used", "{used:.0%}", "below 5 %, tensor above 10 %", "{name}"),
@@ -415,7 +415,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
         trace, dram, frame = trace_of(case, one.rank.pid), card.dram or 0.0, show(seen.top_line(attends))
         if trace is not None and (share := trace.math_attention_share or 0.0) >= TRACED_SHARE:
             lost = min(SAVED, WITH_BACKWARD * share)
-            facts = Facts(trace=trace, window=short_time(trace.window_seconds))
+            facts = Facts(trace=trace, window=duration(trace.window_seconds, 3))
             return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
         if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < ENOUGH_SAMPLES:
             continue
@@ -512,7 +512,7 @@ def underfilled_gpu(case: Case) -> Outcome:
 
 BUSY_CARD = Line(
     GPU_BOUND,
-    "the GPU is busy {busy:.0%} of the time, and training goes on{reached}",
+    "the GPU is busy {busy:.0%} of the time, and training makes progress{reached}",
     next=("to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",),
 )
 

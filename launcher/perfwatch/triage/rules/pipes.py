@@ -24,7 +24,7 @@ from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_fo
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show, user_frame
-from perfwatch.verdict import Finding, Link, Outcome
+from perfwatch.verdict import Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Descriptor, Stack, Thread
 
 BLOCKED_PIPE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
@@ -105,14 +105,14 @@ def _not_read(case: Case, chain: Chain, found: Undrained) -> Finding:
     next: tuple[str, ...]
     if around:
         does = f"is blocked writing to its {STREAMS[pipe.fd]}, a full pipe that pid {reader.pid} does not read; "
-        does += f"pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}"
+        does += f"pid {reader.pid} at {show(reader.frame)} {doing(found.reader_waits_for)}"
         but = {"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"}
         output = f"{STREAMS[pipe.fd]}=subprocess.DEVNULL or a file, or a thread that reads it all the while"
         next = (f"where pid {writer.pid} is started: {output}",)
     else:
         name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
         does = f"writes into the full pipe {pipe.target}, which pid {reader.pid} ({name}) does not read: "
-        does += f"it waits for {found.reader_waits_for}"
+        does += f"it {doing(found.reader_waits_for)}"
         but = {
             "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
             "slow_output": "not one write went through meanwhile",

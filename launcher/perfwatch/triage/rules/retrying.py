@@ -4,6 +4,7 @@ from functools import partial
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
 from perfwatch.triage.moving.motion import motion
@@ -49,12 +50,12 @@ WORKERS_BACK_OFF = Line(
 )
 RESTARTS = Line(
     Cause(RESTARTED, "slow", "user_code", ()),
-    "{how} of rank {found.rank} in {found.seconds:.0f} s",
+    "{how} of rank {found.rank} in {found.seconds:time}",
     (
         Saw(
             "process",
             "replaced",
-            "{found.processes} processes, one after the other, in {found.seconds:.0f} s",
+            "{found.processes} processes, one after the other, in {found.seconds:time}",
             "one",
             of="rank {found.rank}",
         ),
@@ -84,10 +85,10 @@ def _backs_off(case: Case) -> Finding | None:
         f", and {lost - rests:.0%} wait in a try" if lost > rests else ""
     )
     does = "backs off and retries"
-    again = f"; it tries again in {left:.0f} s" if left >= NOW_SECONDS else ""
+    again = f"; it tries again in {duration(left)}" if left >= NOW_SECONDS else ""
     ceiling = 1.0
     if wakes > POLLS_PER_SECOND:
-        does, again = "asks again", f", {wakes:,.0f} times a second: it may poll for what another one makes"
+        does, again = "polls", f", {wakes:,.0f} times a second; another thread or process may produce what it waits for"
         ceiling = MEDIUM
     sure, frame = min(ceiling, certainty(lost)), seen.top_line(tries)
     return slow(case, BACKS_OFF, rank, lost, frame=frame, confidence=sure, does=does, again=again, share=share)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
@@ -66,7 +66,7 @@ WHAT_NEXT = (
 )
 SKIPS = Line(
     SKIPPING_STEPS,
-    "the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update{where}",
+    "the loop runs but the optimizer makes no step: at least {turns} backward passes in {seen.seconds:time}, no update{where}",
     (
         Saw(
             "stack",
@@ -81,7 +81,7 @@ SKIPS = Line(
 )
 LEAVES = Line(
     SKIPPING_STEPS,
-    "the loop turns but makes no update: {why}, at {at}",
+    "the loop runs but makes no update: {why}, at {at}",
     (
         Saw(
             "stack",
@@ -110,12 +110,12 @@ ASKED_IN_VAIN = Line(
 TESTED = "look at what the loop tests of a batch before it trains on it: nothing passes"
 DROPS = Line(
     SKIPPING_STEPS,
-    "no step for {found.seconds:.0f} s: batches arrive, about {found.batches} batches since, and are thrown away at {at}",
+    "no step for {found.seconds:time}: about {found.batches} batches have arrived since and were dropped at {at}",
     (
         Saw(
             "loader",
             "batches are taken",
-            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:.0f} s",
+            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:time}",
             "a step for each",
         ),
         Saw(
@@ -327,7 +327,9 @@ def throws_away(case: Case, rank: Member) -> Finding | None:
     found, steps = discarded(case, rank), case.steps(rank)
     if found is None:
         return None
-    count = f"step {steps.count} was {steps.ago_seconds:.0f} s ago" if steps and steps.ago_seconds is not None else ""
+    count = (
+        f"step {steps.count} was {duration(steps.ago_seconds)} ago" if steps and steps.ago_seconds is not None else ""
+    )
     line = DROPS if found.sure > MEDIUM else replace(DROPS, next=MAY_RESUME)
     return slow(case, line, rank, 1.0, confidence=found.sure, frame=found.line, found=found, counted=count)
 
@@ -343,12 +345,12 @@ LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batc
 BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
 SHIFTED = Line(
     REGRESSED,
-    "steps became {times:.2f} times as long about {ago:.0f} s ago: {before_ms:.0f} ms before, {after_ms:.0f} ms now",
+    "steps became {times:.2f} times as long about {ago:time} ago: {earlier:step} before, {now:step} now",
     (
         Saw(
             "steps",
             "the median shifted",
-            "{before_ms:.1f} ms over {index} steps, then {after_ms:.1f} ms over {rest}",
+            "{earlier:step} over {index} steps, then {now:step} over {rest}",
             "one median",
         ),
     ),
@@ -371,10 +373,10 @@ GROWS = Line(
 )
 SHARE_GROWS = Line(
     REGRESSED,
-    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:.0f} s ago, and memory grows with it",
+    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:time} ago, and memory grows with it",
     (
         Saw("stack", "ever more of the time is at {at}", "{shares} of {seen.samples} samples in order", "one share"),
-        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:.0f} s", "the same"),
+        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:time}", "the same"),
     ),
     (("serial_loading", "it took a smaller part of the time before"),),
     (BECOMES_LONGER,),
@@ -425,8 +427,8 @@ def regressed(case: Case) -> Outcome:
             culprits=(),
             times=after / before,
             ago=ago,
-            before_ms=before * 1e3,
-            after_ms=after * 1e3,
+            earlier=before,
+            now=after,
             index=index,
             rest=len(steps.intervals) - index,
         )
@@ -461,8 +463,8 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=min(sure, MEDIUM) if by_model else sure,
-        first=short_time(first),
-        last=short_time(last),
+        first=duration(first, 3),
+        last=duration(last, 3),
         where=where,
         count=count,
         advice=advice,

@@ -27,7 +27,7 @@ SLOW_OUTPUT = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
 SAVED = Line(
     SLOW_CHECKPOINT,
-    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:.0f} s, at {at}",
+    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:time}, at {at}",
     (
         Saw(
             "stack",
@@ -41,7 +41,7 @@ SAVED = Line(
 )
 COPIED = Line(
     replace(SLOW_CHECKPOINT, owner="user_code"),
-    "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:.0f} s, at {at}",
+    "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:time}, at {at}",
     (SAVED.saw[0]._replace(claim="copies again and again"),),
     (("regressed", "the time goes into copies, not into the steps"),),
     ("copy less often, or into one model that is kept: kept.load_state_dict(model.state_dict())",),
