@@ -84,7 +84,7 @@ class Answer:
     @property
     def missing(self) -> dict[str, str]:
         """Witnesses that were not there: name to reason."""
-        return {one["witness"]: one["reason"] for one in self.verdict["missing"]}
+        return {one["source"]: one["reason"] for one in self.verdict["not_observed"]}
 
 
 StartJob = Callable[..., Job]

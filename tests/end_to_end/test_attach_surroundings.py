@@ -59,7 +59,7 @@ def test_a_missing_py_spy_costs_the_stacks_only(job: StartJob, attach: Attach, t
     trainer.stop()
 
     answer = attach(trainer.pid, env={"PERFWATCH_PY_SPY": str(tmp_path / "nowhere")})
-    [missing] = [one for one in answer.verdict["missing"] if one["witness"] == "stacks"]
+    [missing] = [one for one in answer.verdict["not_observed"] if one["source"] == "stacks"]
 
     assert answer.code == 30
     assert str(tmp_path / "nowhere") in missing["reason"]
@@ -78,10 +78,10 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
         "schema state cause sub_cause retry confidence summary owner at onset silent_seconds last_step coverage culprits wait_chain "
         "evidence alternatives missing suspect next findings supersedes timeline observer_cost efficiency".split()
     )
-    assert answer.verdict["schema"] == "perfwatch.verdict/1"
+    assert answer.verdict["schema"] == "perfwatch.verdict/2"
     assert answer.verdict["state"] in STATES
-    assert answer.verdict["owner"] in OWNERS
-    assert 0.0 <= answer.verdict["confidence"] <= 1.0
+    assert answer.verdict["usually_fixed_by"] in OWNERS
+    assert answer.verdict["confidence"] in ("certain", "high", "medium", "low", "none")
     assert set(answer.verdict["culprits"][0]) == set("rank pid worker_pid tid thread frame gpu host".split())
     assert set(answer.verdict["evidence"][0]) == set("witness entity claim observed expected at".split())
     assert answer.verdict["observer_cost"]["target_paused_ms"] == 0.0
@@ -114,7 +114,7 @@ def test_who_leaves_gets_what_is_known(job: StartJob, attaching: Attaching, numb
 
     out, err = look.communicate(timeout=60)
 
-    assert json.loads(out)["schema"] == "perfwatch.verdict/1"
+    assert json.loads(out)["schema"] == "perfwatch.verdict/2"
     assert look.returncode in (0, 10, 20, 30, 50)
     assert "Traceback" not in err
 

@@ -139,8 +139,8 @@ def test_the_json_holds_the_verdict_as_every_other_command_gives_it(nasty: Path)
     document = json.loads(text)
 
     assert text.count("\n") == 1
-    assert document["schema"] == "perfwatch.report/1"
-    assert document["verdict"]["schema"] == "perfwatch.verdict/1"
+    assert document["schema"] == "perfwatch.report/2"
+    assert document["verdict"]["schema"] == "perfwatch.verdict/2"
     assert document["timeline"][0]["name"] == "gpu 0"
     assert document["events"][0]["kind"] == "verdict"
 

@@ -1,12 +1,18 @@
 """The one-screen report: exact text, 80 columns and fewer, no colour where nobody asked for it."""
 
 import io
+import json
+from importlib.resources import files
 
+import jsonschema
 import pytest
 from rich.console import Console
 
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.report.json import as_json, json_schema
 from perfwatch.report.terminal import VerdictReport, not_seen
 from perfwatch.text import clean, duration
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import (
     IT_RUNS,
     SLEEP,
@@ -20,6 +26,7 @@ from perfwatch.verdict import (
     Suspect,
     Verdict,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import verdict
 
 PLACE = Place(function="__getitem__", file="/data/proj/train.py", line=9, source="time.sleep(1e6)")
@@ -205,3 +212,54 @@ def test_a_duration_reads_as_people_say_it(seconds: float | None, shown: str) ->
 def test_a_step_time_has_three_figures(seconds: float, shown: str) -> None:
     """Two steps that differ by a few percent look different."""
     assert duration(seconds, 3) == shown
+
+
+CASES = (
+    "stuck_worker/fires/lock_taken_again_beside_others",
+    "stalled_collective/fires/stalled_collective-loader-quiet",
+    "gpu_bound/fires/gpu_bound",
+    "crashed/fires/crashed",
+    "starved_by_transforms/fires/starved_by_transforms",
+    "autotuning/fires/autotuning",
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_json_of_a_verdict_is_as_its_schema_says(case: str) -> None:
+    """Each state, with culprits, chains, figures of cards and what other rules found."""
+    judged = diagnose(load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at)
+
+    jsonschema.validate(json.loads(as_json(judged)), json.loads(json_schema()))
+
+
+def test_the_package_has_the_schema_of_the_verdict() -> None:
+    """Programs are written against a file; make it anew with ``json_schema()`` where the verdict got a field."""
+    shipped = files("perfwatch.report") / "schema" / "perfwatch.verdict-2.json"
+
+    assert shipped.read_text(encoding="utf-8") == json_schema()
+
+
+def test_the_json_tells_a_place_in_fields_and_in_words_of_the_screen() -> None:
+    """No program needs a regular expression to open the file."""
+    told = json.loads(as_json(FULL))
+
+    assert told["schema"] == "perfwatch.verdict/2"
+    assert told["culprits"][0]["frame"] == {
+        "function": "__getitem__", "file": "/data/proj/train.py", "line": 9, "source": "time.sleep(1e6)",
+    }  # fmt: skip
+    assert told["wait_chain"][0]["frame"] == {"function": "step", "file": "train.py", "line": 40, "source": None}
+    assert told["confidence"] == "certain"
+    assert told["evidence"][0]["source"] == "stack"
+    assert [one["cause"] for one in told["ruled_out"]] == ["straggling_rank"]
+    assert [one["source"] for one in told["not_observed"]] == ["steps"]
+
+
+def test_the_first_form_of_the_json_is_printed_as_it_was() -> None:
+    """Scripts of perfwatch 0.1 ask for it: text frames, a number as confidence, and no field that came later."""
+    told = json.loads(as_json(FULL, 1))
+
+    assert told["schema"] == "perfwatch.verdict/1"
+    assert told["culprits"][0]["frame"] == "__getitem__ (train.py:9)"
+    assert "place" not in told["culprits"][0]
+    assert told["confidence"] == 0.97
+    assert told["alternatives"][0]["refuted_by"] == "counts unchanged"

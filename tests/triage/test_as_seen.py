@@ -17,7 +17,7 @@ def test_of_ranks_that_wait_in_a_collective_the_one_that_has_not_come_is_shown()
     verdict = judged(history, SOON)
 
     assert verdict.summary.startswith(f"no cause fits so far: rank 1's main thread of pid {FIRST + 1} at merge")
-    assert verdict.next[0].endswith(f"--pid {FIRST + 1}")
+    assert verdict.next[0].endswith(f"stacks {FIRST + 1}")
 
 
 @pytest.mark.parametrize(("silent", "suspected"), [(30.0, False), (70.0, True)])

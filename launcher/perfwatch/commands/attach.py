@@ -11,7 +11,7 @@ from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSock
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
-from perfwatch.watching.options import HangTimeout
+from perfwatch.watching.options import HangTimeout, JsonVersion
 
 if TYPE_CHECKING:
     from perfwatch.recording.recording import Sink
@@ -23,6 +23,7 @@ def attach(
     pid: Annotated[int, typer.Argument(help="Any process of the job: torchrun, a rank, a DataLoader worker.", min=1)],
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and report every change.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    json_version: JsonVersion = 2,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     session: Annotated[str | None, typer.Option(metavar="DIR", help="Where to keep the recording.")] = None,
     params: Params = None,
@@ -67,7 +68,7 @@ def attach(
     def show(verdict: "Verdict", folder: Path | None) -> None:
         try:
             if json:
-                print(as_json(verdict), flush=True)
+                print(as_json(verdict, json_version), flush=True)
             else:
                 print_verdict(verdict, sys.stdout, folder)
         except BrokenPipeError:

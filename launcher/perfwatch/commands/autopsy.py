@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from perfwatch.watching.options import JsonVersion
+
 
 def autopsy(
     paths: Annotated[
@@ -13,6 +15,7 @@ def autopsy(
         typer.Argument(metavar="PATH...", help="Files and folders of a job that is gone; - for standard input."),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    json_version: JsonVersion = 2,
     session: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the result is recorded; a new folder on a local disk.")
     ] = None,
@@ -63,7 +66,7 @@ def autopsy(
         folder, lost = keep(recording, verdict, session, os.environ, child, now)
         child.close()
     if json:
-        print(as_json(verdict))
+        print(as_json(verdict, json_version))
     else:
         from perfwatch.report.console import console
         from perfwatch.report.terminal import VerdictReport

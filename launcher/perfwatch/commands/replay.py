@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+from perfwatch.watching.options import JsonVersion
 
 
 def replay(
@@ -17,6 +18,7 @@ def replay(
     ] = None,
     final: Annotated[bool, typer.Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
+    json_version: JsonVersion = 2,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
     layers: Layers = None,
@@ -69,7 +71,7 @@ def replay(
         moment = last_alive(recording)  # the gate is about the run, not about when something was first said of it
     shown, lived = told_first(recording, judged) if moment is None else (judged(moment), None)
     if json:
-        print(as_json(shown.verdict))
+        print(as_json(shown.verdict, json_version))
     else:
         from perfwatch.report.console import console
 

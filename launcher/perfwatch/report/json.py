@@ -13,9 +13,8 @@ import msgspec
 
 from perfwatch.verdict import NO_CONFIDENCE, STATES, Level, Verdict, confidence_word
 
-SCHEMA = "perfwatch.verdict/2"
-FIRST = "perfwatch.verdict/1"
-SCHEMAS = (SCHEMA, FIRST)
+NEWEST = 2
+SCHEMA = f"perfwatch.verdict/{NEWEST}"
 # What a field is called in /2, of what it is called in triage and in /1.
 NAMES = {
     "witness": "source",
@@ -29,16 +28,15 @@ PLACES = "place"  # since /2
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
 
 
-def as_json(verdict: Verdict, schema: str = SCHEMA) -> str:
+def as_json(verdict: Verdict, version: int = NEWEST) -> str:
     """The object that ``attach --json`` and ``replay --json`` print, without a line end."""
-    return msgspec.json.encode(as_object(verdict, schema)).decode()
+    return msgspec.json.encode(as_object(verdict, version)).decode()
 
 
-def as_object(verdict: Verdict, schema: str = SCHEMA) -> dict[str, Any]:
+def as_object(verdict: Verdict, version: int = NEWEST) -> dict[str, Any]:
     """The same as a dictionary, to be a part of a larger document."""
     facts = msgspec.to_builtins(verdict)
-    converted = _first(facts) if schema == FIRST else _second(facts)
-    return {**converted, "schema": schema}
+    return {**(_first(facts) if version == 1 else _second(facts)), "schema": f"perfwatch.verdict/{version}"}
 
 
 def json_schema() -> str:
@@ -84,11 +82,11 @@ def _described(part: Any) -> Any:
 def _first(facts: Any) -> Any:
     if isinstance(facts, dict):
         return {name: _first(value) for name, value in facts.items() if name != PLACES}
-    return [_first(one) for one in facts] if isinstance(facts, list) else facts
+    return [_first(one) for one in facts] if isinstance(facts, list | tuple) else facts
 
 
 def _second(facts: Any) -> Any:
-    if isinstance(facts, list):
+    if isinstance(facts, list | tuple):
         return [_second(one) for one in facts]
     if not isinstance(facts, dict):
         return facts

@@ -1,4 +1,4 @@
-"""The option that ``run``, ``attach``, ``daemon``, ``fleet`` and ``snapshot`` share."""
+"""Options that several commands share."""
 
 from typing import Annotated
 
@@ -10,6 +10,13 @@ HangTimeout = Annotated[
         "--patience",
         metavar="SECONDS",
         min=1.0,
-        help="How long a wait that time may heal is given before it is called hung.",
+        help="How long to wait before a wait that can end on its own is called hung.",
+    ),
+]
+
+JsonVersion = Annotated[
+    int,
+    typer.Option(
+        "--json-version", metavar="1|2", min=1, max=2, help="--json in the form of perfwatch.verdict/1 or /2."
     ),
 ]
