@@ -223,7 +223,7 @@ class Timeline(_Part, frozen=True, kw_only=True):
 
 
 class ObserverCost(_Part, frozen=True, kw_only=True):
-    """What looking cost."""
+    """What perfwatch itself used."""
 
     cpu_seconds: float = 0.0
     stack_dumps: int = 0

@@ -53,7 +53,13 @@ def test_every_form_begins_with_the_verdict(name: str, tmp_path: Path) -> None:
     text = re.sub(r"\s+", " ", made(name, folder).replace("\\", ""))
 
     assert "HUNG" in text or '"state":"hung"' in text
-    for part in ("stalled_collective", "worker 30242", "4 of 4 samples alike", "straggling_rank", "py-spy dump"):
+    for part in (
+        "stalled_collective",
+        "worker 30242",
+        "4 of 4 samples alike",
+        "straggling_rank",
+        "perfwatch capture stacks",
+    ):
         assert part in text, part
 
 

@@ -76,7 +76,7 @@ ruled out    straggling_rank: counts unchanged
 not observed steps: no agent -> perfwatch run -- COMMAND
 next         perfwatch explain stalled_collective
 2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8,998; perfwatch used 210 ms of
-CPU, made 6 stack dumps, never paused the job
+CPU, 6 py-spy calls, never paused the job
 """
 
 
@@ -100,8 +100,8 @@ def test_an_empty_part_is_left_out() -> None:
     assert rendered(healthy).splitlines() == [
         "HEALTHY  cpu_training  (confidence: certain)",
         "steps advance",
-        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; perfwatch used 210 ms of CPU, made 6",
-        "stack dumps, never paused the job",
+        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; perfwatch used 210 ms of CPU, 6 py-spy",
+        "calls, never paused the job",
     ]
 
 

@@ -22,7 +22,7 @@ from perfwatch.processes.control import find_place
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
-from perfwatch.recording.session import Session, this_machine
+from perfwatch.recording.session import Session, this_machine, user_of
 from perfwatch.text import duration, say
 from perfwatch.verdict import Verdict
 from perfwatch.watching.capturing import Capturing
@@ -102,6 +102,7 @@ class Attached:
                 conditions={
                     "patience_seconds": patience_seconds,
                     "world_size": target.asked.world_size,
+                    "user": user_of(target.root.uid, child),
                     **(model or {}),
                 },
             )

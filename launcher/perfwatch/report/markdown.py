@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.stacks import FoldedGroup, folded
-from perfwatch.report.story import Story, conditions, probes
+from perfwatch.report.story import Story, about, conditions, probes
 from perfwatch.report.terminal import (
     culprit_text,
     culprit_title,
@@ -36,10 +36,12 @@ def _lines(story: Story) -> Iterator[str]:
     verdict = story.verdict
     cause = f" {_code(verdict.cause)}" if verdict.cause else ""
     cause += f" ({_code(verdict.sub_cause)}, retry: {escaped(verdict.retry or 'unknown')})" if verdict.sub_cause else ""
-    silent = "" if verdict.silent_seconds is None else f", silent for {duration(verdict.silent_seconds)}"
+    silent = "" if verdict.silent_seconds is None else f", for {duration(verdict.silent_seconds)}"
+    silent = f", {story.lasted}" if story.lasted else silent
     yield f"**{escaped(verdict.state.upper())}**{cause} — confidence: {confidence_word(verdict.confidence)}{silent}"
     yield ""
     yield f"> {escaped(verdict.summary)}"
+    yield from ("", escaped("; ".join(f"{name} {value}" for name, value in about(story.recording))))
     if story.lived is not None:
         yield from ("", escaped(lived_text(story.lived)))
     yield from _list(

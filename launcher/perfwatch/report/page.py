@@ -18,8 +18,8 @@ from perfwatch.report.flame import flame
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
 from perfwatch.report.stacks import folded
-from perfwatch.report.story import Story, conditions, efficiency, probes, threads
-from perfwatch.report.terminal import culprits_of, links_of, lived_text
+from perfwatch.report.story import Story, about, conditions, efficiency, probes, threads
+from perfwatch.report.terminal import culprits_of, evidence_of, footer, links_of, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
@@ -66,6 +66,9 @@ def as_page(story: Story) -> str:
         more_threads=max(0, len(all_threads) - MOST_THREADS),
         probes=probes(story),
         conditions=conditions(story),
+        about=about(story.recording),
+        evidence=evidence_of(story.verdict.evidence),
+        footer=footer(story.verdict),
         events=events[-MOST_EVENTS:],
         more_events=max(0, len(events) - MOST_EVENTS),
         clock=partial(_clock, story.recording.session.created),

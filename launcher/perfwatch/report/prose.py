@@ -71,7 +71,7 @@ def _sections(story: Story) -> Iterator[tuple[str, RenderableType]]:
                 str(cost.failed or ""),
                 shortened(cost.reason),
             )
-        yield "what looking cost", table
+        yield "what perfwatch used", table
     table = _table("", "")
     table.show_header = False
     for name, value in conditions(story):

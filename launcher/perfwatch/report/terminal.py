@@ -50,6 +50,7 @@ class VerdictReport:
     """One verdict, ready to be printed: ``console.print(VerdictReport(verdict))``."""
 
     verdict: Verdict
+    lasted: str = ""  # in a recording: from when until when, in place of how long it had lasted when it was judged
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the parts from top to bottom; an empty part is left out."""
@@ -80,7 +81,9 @@ class VerdictReport:
             line.append(f" ({clean(verdict.sub_cause)})", "bold")
         if verdict.confidence > 0.0:
             line.append(f"  (confidence: {confidence_word(verdict.confidence)})")
-        if verdict.silent_seconds is not None:
+        if self.lasted:
+            line.append(f"  {self.lasted}")
+        elif verdict.silent_seconds is not None:
             line.append(f"  for {duration(verdict.silent_seconds)}")
         if verdict.owner != "unknown":
             line.append(f"  (usually fixed in: {clean(verdict.owner.replace('_', ' '))})", "dim")
@@ -142,13 +145,13 @@ def footer(verdict: Verdict) -> str:
     size = verdict.coverage.world_size
     ranks = f"{verdict.coverage.ranks_seen} of {size or '?'} {'rank' if size == 1 else 'ranks'} seen"
     step = "" if verdict.last_step is None else f", step {verdict.last_step:,}"
-    dumps = f"{cost.stack_dumps} stack {'dump' if cost.stack_dumps == 1 else 'dumps'}"
+    calls = f"{cost.stack_dumps} py-spy {'call' if cost.stack_dumps == 1 else 'calls'}"
     paused = (
         f"paused the job for {duration(cost.target_paused_ms / 1e3)}"
         if cost.target_paused_ms
         else "never paused the job"
     )
-    return f"{verdict.at}, {ranks}{step}; perfwatch used {duration(cost.cpu_seconds)} of CPU, made {dumps}, {paused}"
+    return f"{verdict.at}, {ranks}{step}; perfwatch used {duration(cost.cpu_seconds)} of CPU, {calls}, {paused}"
 
 
 def culprit_title(verdict: Verdict) -> str:
