@@ -87,7 +87,9 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
     assert answer.verdict["observer_cost"]["target_paused_ms"] == 0.0
 
 
-@pytest.mark.parametrize(("options", "said"), [((), "looking: 2 to 25 s"), (("--watch",), "Ctrl-C ends it")])
+@pytest.mark.parametrize(
+    ("options", "said"), [((), "the verdict takes up to 25 s"), (("--watch",), "Ctrl-C prints the verdict and ends")]
+)
 def test_a_terminal_is_told_at_once_how_long_it_takes(
     job: StartJob, options: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:

@@ -29,8 +29,9 @@ from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
 from perfwatch.watching.opening import open_recorder
+from perfwatch.watching.status_line import StatusLine, leaning
 from perfwatch.watching.watch import Watch
-from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, unjudged
+from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, unjudged
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Filesystem
@@ -127,12 +128,9 @@ class Attached:
         self.roots = tuple(tops)
         self._gone = target.gone is not None
 
-    def decide(self, stream: IO[str]) -> Verdict:
-        """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
-        shot = OneShot()
-        judged = None
-        if stream.isatty():
-            say(stream, f"looking: 2 to {duration(UNCLEAR_SECONDS)}; longer only where time may heal what is suspected")
+    def decide(self, stream: IO[str], status: StatusLine) -> Verdict:
+        """Look until the verdict is clear; who leaves gets what is known. ``status`` shows what is suspected meanwhile."""
+        shot, judged = OneShot(), None
         while True:
             pause = self._tick(stream)
             verdict = self._watch.last
@@ -140,17 +138,22 @@ class Attached:
                 judged = verdict
                 if shot.done(verdict, self._watch.at):
                     return self._final(verdict)  # at once: after a hang was told the next round is seconds away
-                countdown(shot, verdict, self._watch.at, stream)
             elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
                 return self._final(unjudged(self._failure, time.time()))
+            status.now(self._progress(verdict, shot.left(verdict, self._watch.at)))
             if self._leaving.wait(pause, *self._watch.sooner()):
                 return self._final(self._known(stream))
+
+    def _progress(self, verdict: Verdict | None, left: float | None) -> str:
+        """What is sampled, what that leans to, and when it will be decided."""
+        count = len(self._watch.look.known)
+        sampled = f"{count} {'process' if count == 1 else 'processes'} sampled for {duration(self._watch.at)}"
+        return f"{sampled}; {leaning(verdict, left)}"
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
         self._news = lambda news: self._tell(stream, news)
-        if stream.isatty():
-            say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
+        say(stream, f"watching pid {self.roots[0]}: each change is reported here; Ctrl-C prints the verdict and ends")
         while not self._leaving.wait(self._tick(stream), *self._watch.sooner()):
             if self._watch.last is not None and self._watch.last.state == "gone":
                 self._outlets.ended(self._watch.last)

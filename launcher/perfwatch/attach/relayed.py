@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -11,7 +10,8 @@ from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import load
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
-from perfwatch.watching.when_to_stop import OneShot, countdown
+from perfwatch.watching.status_line import StatusLine, leaning
+from perfwatch.watching.when_to_stop import OneShot
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable
 
@@ -22,7 +22,7 @@ LOAD_SECONDS = 10.0  # a full session of 256 MiB
 
 
 def ask_watcher(
-    pid: int, patience_seconds: float, leaving: Leaving, say: IO[str]
+    pid: int, patience_seconds: float, leaving: Leaving, status: StatusLine
 ) -> tuple[Verdict, Path | None] | None:
     """The watcher's verdict once it is clear, and where its recording lies.
 
@@ -35,10 +35,10 @@ def ask_watcher(
     folder: Path | None = None
     judged = False
     try:
-        status = ask(control, {"command": "status"}, ANSWER_SECONDS)
-        if status.get("patience_seconds") != patience_seconds:
+        facts = ask(control, {"command": "status"}, ANSWER_SECONDS)
+        if facts.get("patience_seconds") != patience_seconds:
             return None
-        folder = Path(status["session"]) if status.get("session") else None
+        folder = Path(facts["session"]) if facts.get("session") else None
         while True:
             answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
             verdict = msgspec.convert(answer["verdict"], Verdict)
@@ -46,7 +46,7 @@ def ask_watcher(
             at = time.monotonic() - began
             if shot.done(verdict, at) or leaving.asked:
                 return verdict, folder
-            countdown(shot, verdict, at, say)
+            status.now(leaning(verdict, shot.left(verdict, at)))
             leaving.wait(EVERY_SECONDS)
     except (OSError, ValueError, LookupError):  # gone, late, or of another version
         last = _last_words(folder) if judged and folder is not None else None

@@ -57,6 +57,22 @@ def attach(
     """
     from functools import partial
 
+    from perfwatch.text import duration
+    from perfwatch.watching.status_line import StatusLine
+    from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
+
+    outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
+    if not watch:
+        if outlets.metrics is not None or notify is not None:
+            raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
+        outlets = Wanted()  # $PERFWATCH_NOTIFY is for those that stay
+
+    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
+    status = StatusLine(sys.stderr)
+    if not watch and Path(f"/proc/{pid}").exists():  # before what takes a second to load
+        most = f"up to {duration(UNCLEAR_SECONDS)}, or up to {duration(patience)} for a wait that can end on its own"
+        status.begin(f"attaching to pid {pid}: the verdict takes {most}")
+
     from perfwatch.attach.attached import Attached
     from perfwatch.attach.relayed import ask_watcher
     from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
@@ -66,6 +82,7 @@ def attach(
     from perfwatch.text import clean, say
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
+        status.clear()
         try:
             if json:
                 print(as_json(verdict, json_version), flush=True)
@@ -77,19 +94,12 @@ def attach(
             print_verdict(verdict, sys.stderr, folder)
             raise
 
-    outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
-    if not watch:
-        if outlets.metrics is not None or notify is not None:
-            raise UsageError("--metrics-port and --notify are for a watch that stays", "add --watch")
-        outlets = Wanted()  # $PERFWATCH_NOTIFY is for those that stay
-
     def opened(session: "Session", folder: Path | None, recorder: "Sink | None") -> Outlets:
         tell = partial(say, sys.stderr)
         return Outlets(session, folder, recorder, tell, open_metrics(outlets, tell), open_notifier(outlets, tell))
 
-    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
-    with Leaving() as leaving:
-        known = None if watch or session or model else ask_watcher(pid, patience, leaving, sys.stderr)
+    with status, Leaving() as leaving:
+        known = None if watch or session or model else ask_watcher(pid, patience, leaving, status)
         if known is not None:
             verdict, folder = known
             show(verdict, folder)
@@ -103,7 +113,7 @@ def attach(
                 outlets=opened if outlets else None,
             )
             try:
-                verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
+                verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr, status)
                 show(verdict, attached.folder)  # before the recording is completed: a disk may hang
             finally:
                 loss = attached.close()

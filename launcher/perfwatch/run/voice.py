@@ -26,7 +26,7 @@ class Voice:
         channel: our end of the line to it.
 
     Attributes:
-        said: what was told of the job, oldest first, each with what it was: suspected, told or retracted.
+        said: what was told of the job, oldest first, each with what it was: suspected, reported or retracted.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -48,7 +48,7 @@ class Voice:
         elif news.verdict.state not in UNREMARKABLE or self._is_new_to_those_who_wait(news.verdict):
             self.say(short(news.verdict))
             cause = news.verdict.cause or "no cause named"
-            self.said.append(("told", f"{news.verdict.state}: {cause} ({news.text})"))
+            self.said.append(("reported", f"{news.verdict.state}: {cause} ({news.text})"))
 
     def _is_new_to_those_who_wait(self, verdict: Verdict) -> bool:
         """Whether ranks have waited for a good while for another one that works; of each function once, for it may come back."""
