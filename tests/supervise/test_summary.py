@@ -154,7 +154,7 @@ def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
 
     assert run.end() == code
     said = run.rest()[1]
-    assert re.fullmatch("" if quiet else rf"perfwatch: {told} after \d\.\d s: exited before monitoring started\n", said)
+    assert re.fullmatch("" if quiet else rf"perfwatch: {told} after [\d.]+ m?s: exited before monitoring started\n", said)
 
 
 @pytest.mark.live
@@ -177,5 +177,5 @@ def test_what_was_told_is_kept_apart_from_what_was_only_suspected() -> None:
 
     assert lines[2:4] == [
         "perfwatch: suspected: main waits",
-        "perfwatch: told:      hung: stuck_worker (worker 7 stands)",
+        "perfwatch: reported:  hung: stuck_worker (worker 7 stands)",
     ]

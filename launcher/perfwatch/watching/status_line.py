@@ -25,7 +25,7 @@ class StatusLine:
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._redraws = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown_at = float("-inf")
+        self._shown_at = clock()
         self._drawn = False
 
     def __enter__(self) -> "StatusLine":
