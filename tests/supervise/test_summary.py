@@ -154,7 +154,9 @@ def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
 
     assert run.end() == code
     said = run.rest()[1]
-    assert re.fullmatch("" if quiet else rf"perfwatch: {told} after [\d.]+ m?s: exited before monitoring started\n", said)
+    assert re.fullmatch(
+        "" if quiet else rf"perfwatch: {told} after [\d.]+ m?s: exited before monitoring started\n", said
+    )
 
 
 @pytest.mark.live

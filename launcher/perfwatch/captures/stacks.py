@@ -117,7 +117,7 @@ def _allow_native(request: Request, scene: Scene) -> None:
         ]
         if blocked:
             raise CaptureRefused(
-                f"thread {blocked[0]} of pid {subject.pid} is blocked in the kernel or stopped: a pause could last for ever",
+                f"thread {blocked[0]} of pid {subject.pid} is blocked in the kernel or stopped: a pause might never end",
                 "leave --native out",
             )
 

@@ -57,7 +57,7 @@ def available(request: Request, scene: Scene) -> None:
     if scene.cause in CARD_STANDS:
         raise CaptureRefused(
             f"the job hangs ({scene.cause}): the profiler waits for the card before it writes, and would hang as well",
-            "perfwatch capture stacks shows where everybody is",
+            "perfwatch capture stacks shows where every thread is",
         )
     if scene.may_be_hung and request.options.get("stacks"):
         raise CaptureRefused(

@@ -40,7 +40,7 @@ def attach(
 ) -> None:
     """Say why a running job makes no progress.
 
-    Hung, slow, busy or healthy, why, and who is to blame.
+    Is it hung, slow, busy or healthy? Names the cause and the culprit.
 
     The job needs no preparation and is never stopped. The exit code tells the state: 0 healthy, 10 busy, 20 slow,
     30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below --min-mfu, 3 no such process, 77 permission

@@ -23,7 +23,7 @@ def capture(
     ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="N", min=0.05, help="How long, instead of steps.")] = None,
     rank: Annotated[
-        str, typer.Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
+        str, typer.Option(metavar="0,3|all", help="Which ranks; flame: PID's by default, else the culprit's.")
     ] = "all",
     stacks: Annotated[bool, typer.Option("--stacks", help="torch: with Python stacks.")] = False,
     shapes: Annotated[bool, typer.Option("--shapes", help="torch: with the shapes of inputs.")] = False,
@@ -49,7 +49,7 @@ def capture(
       perfwatch capture torch              the watched job: 5 steps of each rank
       perfwatch capture torch 4242 --seconds 2 --rank 0,3
       perfwatch capture torch --stacks --shapes --steps 2
-      perfwatch capture stacks                     where everybody is now, folded
+      perfwatch capture stacks                     where every thread is, folded
       perfwatch capture flame --rank 1 --seconds 10
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'

@@ -19,7 +19,7 @@ def daemon(
         float, typer.Option(metavar="GIB", help="What all recordings may take together.", min=0.1, max=2.0**20)
     ] = 4.0,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
+        str | None, typer.Option(metavar="NAME|UID", help="Only jobs of this user; of all users by default.")
     ] = None,
     slurm_job: Annotated[
         int | None,
@@ -48,7 +48,7 @@ def daemon(
 
     Each job gets a watch and a recording of its own; one that a perfwatch run of your own watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
-    everybody, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
+    all users, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ def fleet(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")] = False,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, max=300.0, help="How long each host looks.")
+        float, typer.Option(metavar="SECONDS", min=1.0, max=300.0, help="How long each host samples the job.")
     ] = 8.0,
     deadline: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=1.0, help="After which a host does not answer.")
@@ -37,7 +37,7 @@ def fleet(
 ) -> None:
     """Say why a job on many hosts makes no progress.
 
-    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank everybody waits for, on which host, in
+    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank all others wait for, on which host, in
     which worker, at which line. A host that does not answer is part of the evidence.
 
     The exit code tells the state, as for perfwatch attach.

@@ -118,10 +118,13 @@ class VerdictReport:
         chain = links_of(self.verdict.wait_chain)
         arrow = "`-> " if ascii_only else "└▸ "
         for number, (depth, text) in enumerate(chain[:MOST_LINKS]):
-            line = Table.grid()
-            line.add_column()
-            line.add_column(overflow="fold")
-            line.add_row("   " * max(0, min(depth, MOST_LINKS) - 1) + (arrow if depth else ""), Text(clean(text)))
+            line: RenderableType = Text(clean(text))
+            if depth:
+                indented = Table.grid()
+                indented.add_column()
+                indented.add_column(overflow="fold")
+                indented.add_row("   " * (min(depth, MOST_LINKS) - 1) + arrow, line)
+                line = indented
             yield _row("blocked on" if number == 0 else "", line)
         if len(chain) > MOST_LINKS:
             yield _row("", _more(len(chain) - MOST_LINKS))

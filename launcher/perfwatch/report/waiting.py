@@ -54,7 +54,7 @@ def waiting_sum(found: OffGpu) -> str:
     whose = f"gpu {rank_ranges(found.cards)}" if found.cards else "the card"
     handed_out = sum(one.idle_seconds for one in found.awaited)
     text = (
-        f"While stacks were sampled ({duration(found.measured_seconds)} of looks at {whose}), no kernel was resident for "
+        f"While stacks were sampled ({duration(found.measured_seconds)} of samples of {whose}), no kernel was resident for "
         f"{duration(found.idle_seconds)}, {found.idle_share:.1%} of the time; the lines below add up to {duration(handed_out)}. "
         f"Over the whole recording it was {found.all_idle_share:.1%}."
     )
@@ -65,7 +65,7 @@ def waiting_sum(found: OffGpu) -> str:
     elif found.idle_share < NEARLY_ALWAYS and found.told_apart < WELL_TOLD_APART:
         text += (
             f" What these lines do is shorter than a look at the card: they explain {found.told_apart:.0%} of the differences "
-            "between looks, and what is left is split by time."
+            "between samples, and what is left is split by time."
         )
     return text
 

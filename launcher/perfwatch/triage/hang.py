@@ -203,7 +203,9 @@ def named(node: Node, pid: int) -> str:
 def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
     """The finding with the frame of the loop as its culprit, if the samples stand in functions that the loop calls."""
     if frame is not None and not is_user(frame):
-        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(frame)}")
+        return msgspec.structs.replace(
+            found, summary=f"{found.summary}; a loop in a library keeps running, {show(frame)}"
+        )
     if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
         return found
     culprits = tuple(
@@ -211,7 +213,10 @@ def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
         for one in found.culprits
     )
     return msgspec.structs.replace(
-        found, culprits=culprits, summary=f"{found.summary}; the loop at {show(frame)} turns on", next=look_at(frame)
+        found,
+        culprits=culprits,
+        summary=f"{found.summary}; the loop at {show(frame)} keeps running",
+        next=look_at(frame),
     )
 
 

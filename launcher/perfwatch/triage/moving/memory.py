@@ -177,7 +177,7 @@ def missed(case: Case, rank: Member) -> Quiet:
         return Quiet()
     age, pid = min(waits)
     told = f"last ran {duration(age)} ago (kernel)"
-    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "goes on in each step"),))
+    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "runs in each step"),))
 
 
 def unfed(case: Case, rank: Member) -> Quiet:

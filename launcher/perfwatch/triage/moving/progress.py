@@ -205,7 +205,7 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     if recent.samples < STILL_SAMPLES:
         if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
             return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
-        return Progress("unknown", "too few looks at the training thread", tid, steps)
+        return Progress("unknown", "too few samples of the training thread", tid, steps)
     if not late and _steps_seen(recent):
         return Progress("moving", f"{recent.samples} samples of its steps", tid, steps)
     return Progress("busy", f"no step in {recent.samples} samples", tid, steps)

@@ -58,7 +58,7 @@ COMPUTE = Line(
     STARVED_BY_TRANSFORMS,
     "{waits}",
     (Saw("thread", "{computing}", "{does.wants:.0%} of a core each", "idle between batches", of="{kind}"),),
-    (("{rather}", "the workers read in {reads:.0%} of looks and run {does.runs:.0%} of the time"),),
+    (("{rather}", "the workers read in {reads:.0%} of samples and run {does.runs:.0%} of the time"),),
     ("{advice}",),
 )
 BY_SERVER = Line(
@@ -71,7 +71,7 @@ BY_SERVER = Line(
 READ_SOCKETS = Line(
     STARVED_BY_NETWORK,
     "{waits}",
-    (Saw("thread", "wait for sockets", "in {does.sockets:.0%} of looks", "hardly ever", of="{kind}"),),
+    (Saw("thread", "wait for sockets", "in {does.sockets:.0%} of samples", "hardly ever", of="{kind}"),),
     (RUN_ONLY,),
     ("ss -tni", "raise num_workers, or cache the data near the job"),
 )
@@ -82,7 +82,7 @@ READ_FILES = Line(
         Saw(
             "thread",
             "wait for files",
-            "in {does.files:.0%} of looks, {mib:.1f} MiB/s from disk",
+            "in {does.files:.0%} of samples, {mib:.1f} MiB/s from disk",
             "hardly ever",
             "{kind}",
         ),

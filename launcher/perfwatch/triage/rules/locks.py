@@ -428,7 +428,7 @@ def held_gil(case: Case) -> Outcome:
                 case.saw(
                     "gil",
                     f"pid {chain.end.node.pid}",
-                    "others ask for the GIL in vain",
+                    "others ask for the GIL and do not get it",
                     f"{len(waiters) or 1} waiting, always owned by thread {chain.end.node.tid} at {show(chain.end.node.frame)}",
                     "the owner changes within milliseconds",
                 ),

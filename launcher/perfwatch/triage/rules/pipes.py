@@ -250,12 +250,12 @@ def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, 
         return told, not (writes and asks_elsewhere(case, end))
     known = set(pipe.readers if writes else pipe.writers) if pipe is not None else set()
     if known - {end.node.pid} and not writes:
-        return "those who hold its write end wait for this reader themselves", False
+        return "the processes that hold its write end wait for this reader themselves", False
     if opens or pipe is None or pipe.kind == "fifo":
         return f"no other process holds its {far} end", True
     if end.node.pid in known:
         return f"no other process holds its {far} end", False
-    return f"who holds its {far} end cannot be seen from here", True
+    return f"which process holds its {far} end cannot be seen from here", True
 
 
 def asks_once(case: Case, chain: Chain) -> bool:

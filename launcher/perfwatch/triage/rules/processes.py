@@ -101,7 +101,7 @@ def _stopped(case: Case, chain: Chain) -> Finding | None:
                 "state",
                 f"pid {node.pid}",
                 "is stopped",
-                f"state {node.state} in {len(looks)} looks, TracerPid {tracer}",
+                f"state {node.state} in {len(looks)} samples, TracerPid {tracer}",
                 "R or S",
             ),
             *unanswered(case),
@@ -197,7 +197,7 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
             *ended_processes.words_of(case, dead),
         ),
         ceiling=min(INFERRED, lasts.ceiling),
-        but={"stuck_worker": "every living process that could let it go on waits itself"},
+        but={"stuck_worker": "every living process that could unblock it is blocked itself"},
         next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
         culprits=(*lost, *ended_processes.left(chain, chain.culprits())),
     )

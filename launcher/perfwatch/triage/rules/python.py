@@ -413,7 +413,7 @@ LOCKED = Line(
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
     (
         samples("waits for a lock", "below 2 %"),
-        Saw("thread", "goes on", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
+        Saw("thread", "runs again", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
         Saw("thread", "runs meanwhile", "{runs:.0%} of a core", "", "pid {pid} thread {node.tid}", "works"),
         Saw(
             "source",
@@ -424,7 +424,7 @@ LOCKED = Line(
             "rests",
         ),
     ),
-    (("deadlocked_locks", "it goes on again and again"),),
+    (("deadlocked_locks", "it runs again and again"),),
     ("look at {owner}: do the slow part outside of the lock",),
 )
 IN_TURN = Line(

@@ -137,7 +137,7 @@ WRITES = Line(
     "the training thread writes {what} {lost:.0%} of the time at {at}",
     (
         samples("prints or logs", "below 2 %", "writing", optional=True),
-        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of looks", "0 %", share="blocked"),
+        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of samples", "0 %", share="blocked"),
     ),
     (("blocked_pipe", "the writes go through, slowly"),),
     ("write every hundredth step", "{advice}"),

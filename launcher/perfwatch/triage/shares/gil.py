@@ -116,7 +116,7 @@ def kept_from_gil(case: Case, cause: Cause) -> Outcome:
     told = [(rank, wait, owners) for rank, wait in waiting if (owners := gil_owners(case, rank)) is not None]
     held = [one for one in told if one[2].held >= max(OFTEN_HELD, HELD_SHARE * (one[2].held + one[2].own))]
     if waiting and not told:
-        reason = f"fewer than {FEW_DUMPS} dumps tell who owns the GIL, for which the training thread waits"
+        reason = f"fewer than {FEW_DUMPS} dumps show which thread owns the GIL, for which the training thread waits"
         return Abstention(cause=cause.name, missing=(Missing(witness="stack", reason=reason),))
     if not held:
         return None
@@ -149,7 +149,7 @@ def _evidence(case: Case, rank: Member, wait: GilWait, owners: GilOwners, name: 
     tid, times = owners.others[0]
     runs = motion(case.history, rank.pid, tid, WINDOW_SECONDS).run_share
     owned = f"in {times} of {owners.dumps} dumps, the training thread in {owners.own}"
-    asks = f"in {wait.asking} of {wait.looks} looks, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
+    asks = f"in {wait.asking} of {wait.looks} samples, {wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
     found = (
         case.saw("stack", f"pid {rank.pid} {name}", "owns the GIL", owned, "the training thread in most"),
         case.saw("thread", own, "asks for the GIL", asks, "never, or now and then"),

@@ -91,7 +91,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         if not other_end.outlived(history, job, node):
             return Edge("child", *workers.child(history, job, node))
         known = waited_on(history, node)
-        return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
+        return (
+            None if known else ending("unknown", node, "a process that still holds the pipe of a child that has ended")
+        )
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):
