@@ -10,7 +10,9 @@ from rich.console import Console
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.report.json import as_json, json_schema
-from perfwatch.report.terminal import VerdictReport, not_seen
+from perfwatch.report.sentences import not_seen
+from perfwatch.report.terminal import VerdictReport
+from perfwatch.report.verdicts import possible_here
 from perfwatch.text import clean, duration
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import (
@@ -263,3 +265,11 @@ def test_the_first_form_of_the_json_is_printed_as_it_was() -> None:
     assert "place" not in told["culprits"][0]
     assert told["confidence"] == 0.97
     assert told["alternatives"][0]["refuted_by"] == "counts unchanged"
+
+
+def test_a_step_that_needs_a_program_which_is_not_here_comes_last_and_says_so() -> None:
+    """At 3 a.m. the first command has to work."""
+    steps = ("iostat -x 1", "dmesg | grep -i xid; ss -tni", "perfwatch capture stacks 7")
+    found = possible_here(verdict(next=steps), which=lambda name: None if name == "iostat" else f"/usr/bin/{name}")
+
+    assert found.next == (*steps[1:], "iostat -x 1 (not installed here: iostat)")

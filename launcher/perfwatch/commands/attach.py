@@ -78,11 +78,12 @@ def attach(
     from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
     from perfwatch.processes.stop_signals import Leaving
     from perfwatch.report.json import as_json
-    from perfwatch.report.verdicts import print_verdict
+    from perfwatch.report.verdicts import possible_here, print_verdict
     from perfwatch.text import clean, say
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
         status.clear()
+        verdict = possible_here(verdict)
         try:
             if json:
                 print(as_json(verdict, json_version), flush=True)

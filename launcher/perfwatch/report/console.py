@@ -3,6 +3,7 @@
 A table whose last column is worth its length has ``LIST_COLUMNS`` in a pipe.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from typing import IO
@@ -15,6 +16,12 @@ _BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
 class _Console(Console):
+    @property
+    def encoding(self) -> str:
+        """ASCII in the C locale, whatever Python makes of it: the terminal may show nothing else."""
+        told = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+        return "ascii" if told in ("C", "POSIX") else super().encoding
+
     def on_broken_pipe(self) -> None:
         """Whoever read us has left: ``perfwatch.cli`` knows what to do; rich would end with 1, as for an error."""
         raise BrokenPipeError

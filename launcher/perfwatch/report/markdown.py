@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
-from perfwatch.report.stacks import FoldedGroup, folded
-from perfwatch.report.story import Story, about, conditions, probes
-from perfwatch.report.terminal import (
+from perfwatch.report.sentences import (
     culprit_text,
     culprit_title,
     culprits_of,
@@ -17,6 +15,8 @@ from perfwatch.report.terminal import (
     lived_text,
     not_seen,
 )
+from perfwatch.report.stacks import FoldedGroup, folded
+from perfwatch.report.story import Story, about, conditions, probes
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.text import clean, duration
 from perfwatch.verdict import confidence_word

@@ -17,9 +17,9 @@ from perfwatch.report.captured import Captured, captured
 from perfwatch.report.flame import flame
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
+from perfwatch.report.sentences import culprits_of, evidence_of, footer, links_of, lived_text
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, about, conditions, efficiency, probes, threads
-from perfwatch.report.terminal import culprits_of, evidence_of, footer, links_of, lived_text
 from perfwatch.report.timeline import keys, timeline
 from perfwatch.report.waiting import waiting_lines, waiting_sum
 from perfwatch.text import clean, duration

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from perfwatch.recording.recording import Recording
 from perfwatch.report.moment import lasts
+from perfwatch.report.sentences import lived_text
 from perfwatch.report.story import about
-from perfwatch.report.terminal import VerdictReport, lived_text
+from perfwatch.report.terminal import VerdictReport
 from perfwatch.text import clean, duration
 from perfwatch.verdict import Verdict
 

@@ -138,7 +138,7 @@ def in_a_ring(case: Case) -> Outcome:
     edges = {**graph.edges, **dict.fromkeys(late, tuple(graph.edges))}
     places = [late.get(rank) or _waits_at(graph, rank, known.get(rank)) for rank in ring]
     parts = "; ".join(
-        f"rank {rank} is in {place}, to which {numbered(edges[rank])} {'has' if len(edges[rank]) == 1 else 'have'} not come"
+        f"rank {rank} is in {place}, which {numbered(edges[rank])} {'has' if len(edges[rank]) == 1 else 'have'} not joined"
         for rank, place in list(zip(ring, places, strict=True))[:SHOWN]
     )
     evidence, stood, ceiling = graph.evidence(case), max(graph.seconds, silent(chains) if graph.recorded else 0.0), 1.0

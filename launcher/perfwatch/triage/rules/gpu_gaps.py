@@ -162,7 +162,7 @@ def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: f
     empties, used = partial(_empties, case), _memory_used(case, one)
     known = emptying >= EMPTYING or len(one.profile.runs(empties)) > 1  # it came back to the call
     frame = show(one.profile.top_line(empties)) if known else None
-    often = f"{frees} times in {duration(min(LATELY_SECONDS, case.history.at))}"
+    often = f"{frees} {'time' if frees == 1 else 'times'} in {duration(min(LATELY_SECONDS, case.history.at))}"
     between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
     return slow_on_gpu(
         case,

@@ -168,7 +168,7 @@ def _in_a_circle(case: Case, chain: Chain) -> Outcome:
         BLOCKED_NETWORK,
         chain,
         owner="user_code",
-        summary=f"{who(chain)} waits for {turn_of(chain)}, and so in turn does {ask_them}: none of them sends",
+        summary=f"{who(chain)} waits for {turn_of(chain)}, and {ask_them} in turn for it: none of them sends",
         patience=STRUCTURAL_SECONDS,
         evidence=tuple(
             case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")

@@ -138,7 +138,7 @@ def kept_from_gil(case: Case, cause: Cause) -> Outcome:
         confidence=min(CEILING, certainty(wait.share)),
         before=_evidence(case, rank, wait, owners, name),
         culprits=(msgspec.structs.replace(culprit(node), frame=line),),
-        holders=f"{name}{beside} of its own process {has}{f', mostly at {line}' if line else ''}",
+        holders=f"{name}{beside} {has}{f', mostly at {line}' if line else ''}",
         runs=wait.run_share,
         moves=at,
     )
