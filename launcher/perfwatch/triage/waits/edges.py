@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from perfwatch.text import duration
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
@@ -235,7 +237,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
             return _file(history, node)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
-        return ending("sleep", node, _sleep(node, wait), detail=show(node.frame) or "")
+        return ending("sleep", node, _sleep(history, node, wait), detail=show(node.frame) or "")
     if wait is not None and wait.call in SIGNAL_WAITS:
         if others := _supervised(history, job, node):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
@@ -251,11 +253,12 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
     return None
 
 
-def _sleep(node: Node, wait: r.Wait) -> str:
+def _sleep(history: History, node: Node, wait: r.Wait) -> str:
     """What a thread waits for that sleeps: the end of this sleep, or of many short ones in turn."""
     if wait.remaining_seconds is None:
         return SLEEP
-    every = 1.0 / (node.motion.switches_per_second or float("inf"))
+    wakes = motion(history, node.pid, node.tid, LATELY_SECONDS).switches_per_second
+    every = 1.0 / wakes if wakes else float("inf")
     if wait.remaining_seconds <= 2 * every and every <= LONGEST_NAP_SECONDS:
         return f"{NAPS} (about every {duration(every)})"
     return f"{SLEEP}{SLEEP_LEFT}{duration(wait.remaining_seconds)}"
