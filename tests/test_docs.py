@@ -41,7 +41,7 @@ UNWANTED = {
     r"\bto blame\b|\brather than\b|\bhealthy would be\b|\balso seen\b": "culprit; ruled out; expected; matches as well",
     r"\blooking cost\b|\bblack box\b|\brules of now\b": "perfwatch used; flight data; the current version",
     r"\btoo short to be watched\b|\basked to leave\b": "exited before monitoring started; shutting down",
-    r"\bwho (is|has|owns?|holds?|waits?)\b": "which process, the lock holder",
+    r"\bwho (is|has|owns?|holds?|waits?|should)\b": "which process, the lock holder",
     r"\b(of|ten|few|more|many|between|two|the) looks\b|^ looks\b(?! wrong)|\blooks (were|was|later|ago)\b": "samples",
     r"\bpy-spy dump --nonblocking --pid\b": "perfwatch capture stacks PID, which is there",
 }

@@ -65,7 +65,7 @@ BY_SERVER = Line(
     STARVED_BY_TRANSFORMS,
     "{waits}",
     (Saw("thread", "computes", "{served.wants:.0%} of a core", "rests", of="pid {served.node.pid}"),),
-    (("starved_by_network", "who should answer computes meanwhile"),),
+    (("starved_by_network", "the process that should answer computes"),),
     ("run more than one such server, or make it cheaper{served.at}: more workers wait for it all the same",),
 )
 READ_SOCKETS = Line(

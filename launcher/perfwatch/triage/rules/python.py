@@ -339,7 +339,7 @@ def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) 
         first=found[0].evidence,
         where=f" at {show(frame)}" if frame else "",
         around=f", switched on around {show(around)}" if around else "",
-        why="it takes the time" if lost else "it is on, whatever it costs",
+        why="the aid takes the time" if lost else "the aid is on",
     )
 
 
