@@ -9,9 +9,11 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from perfwatch.verdict import OWNERS, STATES
+from perfwatch.report.json import json_schema
+from perfwatch.verdict import OWNERS
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, until
 from tests.sessions import content_of
 
@@ -74,16 +76,8 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
     answer = attach(trainer.pid)
 
     assert answer.out.count("\n") == 1
-    assert set(answer.verdict) == set(
-        "schema state cause sub_cause retry confidence summary owner at onset silent_seconds last_step coverage culprits wait_chain "
-        "evidence alternatives missing suspect next findings supersedes timeline observer_cost efficiency".split()
-    )
-    assert answer.verdict["schema"] == "perfwatch.verdict/2"
-    assert answer.verdict["state"] in STATES
+    jsonschema.validate(answer.verdict, json.loads(json_schema()))
     assert answer.verdict["usually_fixed_by"] in OWNERS
-    assert answer.verdict["confidence"] in ("certain", "high", "medium", "low", "none")
-    assert set(answer.verdict["culprits"][0]) == set("rank pid worker_pid tid thread frame gpu host".split())
-    assert set(answer.verdict["evidence"][0]) == set("witness entity claim observed expected at".split())
     assert answer.verdict["observer_cost"]["target_paused_ms"] == 0.0
 
 
@@ -143,7 +137,7 @@ def test_streams_that_are_closed_from_the_start(job: StartJob, attach: Attach, c
     answer = attach(trainer.pid, before=("sh", "-c", f'exec "$@" {closed}', "sh"))
 
     assert answer.code == 30
-    assert (answer.verdict.get("cause"), answer.err) == (None if closed == ">&-" else "stopped", "")
+    assert (answer.verdict.get("cause"), answer.complaints) == (None if closed == ">&-" else "stopped", [])
 
 
 @needs_root()
