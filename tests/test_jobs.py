@@ -147,7 +147,7 @@ def test_the_most_silent_is_what_is_shown() -> None:
     assert rendered(Listing(jobs=(job,), hidden=0)) == [
         "PID    WHAT                  MAIN THREAD  SILENT FOR  AGE         COMMAND",
         "100    2/2 ranks, 2 workers                           2 h 13 min  python torchr…",
-        "  110  rank 0                sleeps       0.1 s",
+        "  110  rank 0                sleeps       100 ms",
         "  120  rank 1                sleeps       unknown",
         "  121  worker of rank 1      sleeps       6 min 52 s",
         "say why one is stuck: perfwatch attach 100",

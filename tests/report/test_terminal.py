@@ -222,7 +222,7 @@ CASES = (
     "gpu_bound/fires/gpu_bound",
     "crashed/fires/crashed",
     "starved_by_transforms/fires/starved_by_transforms",
-    "autotuning/fires/autotuning",
+    "autotuning/fires/autotuning-third",
 )
 
 
