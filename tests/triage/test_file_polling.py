@@ -3,9 +3,9 @@
 import pytest
 
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import APPEARS, GOES, Descriptor, Frame, SourceLine, Stack, Wait
+from perfwatch_probes.readings import APPEARS, GOES, Descriptor, Frame, SourceLine, Stack, Steps, Wait
 from tests.training import level
-from tests.triage.rank_looks import FIRST, MODULE, TRAIN, Frames, job, judged, runs, uses
+from tests.triage.rank_looks import FIRST, MODULE, STEP, TRAIN, Frames, job, judged, runs, uses
 
 NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
 
@@ -141,3 +141,33 @@ def test_who_is_met_in_the_midst_of_a_look_has_not_gone_on(line: int, loop_calls
                                   loop_calls=loop_calls, loops=("while",), loop_lines=(17, 18)))  # fmt: skip
 
     assert judged(history, end).state == state
+
+
+@pytest.mark.parametrize(
+    ("trained", "paused", "waited", "state"),
+    [
+        (540, 0.25, 17.0, "inconclusive"),
+        (540, 0.25, 22.0, "hung"),
+        (300, 0.25, 22.0, "inconclusive"),
+        (540, 4.0, 22.0, "inconclusive"),
+        (540, 4.0, 62.0, "hung"),
+    ],
+    ids=["not_yet", "overdue", "trained_for_less", "it_paused_before", "the_hang_timeout"],
+)
+def test_a_run_whose_steps_were_regular_for_long_is_given_less_time(
+    trained: int, paused: float, waited: float, state: str
+) -> None:
+    """Steps of a quarter of a second for nine minutes, then a loop that polls for a flag file. One pause of 4 s is enough doubt."""
+    history, stopped = job(1, trained=False), BEGAN + trained
+    for second in range(int(BEGAN), int(stopped + waited)):
+        count = min(second, int(stopped)) * 4
+        ago, longest = max(0.0, second - stopped), paused if second == 200 else 0.25
+        history.add(float(second), Steps(pid=FIRST, tid=FIRST, count=count, step_ago_seconds=ago,
+                                         interval_seconds=(0.25, 0.25, 0.25, longest) if not ago else ()))  # fmt: skip
+    runs(history, FIRST, STEP, stopped - 20.0, stopped)
+    runs(history, FIRST, (WAITS,), stopped, stopped + waited, share=0.001, wait=NAP, switches_per_second=2.0)
+    uses(history, FIRST, 0.001, 0.0, stopped + waited, stopped - 20.0)
+    history.add(stopped, SourceLine(file=TRAIN, line=18, text="time.sleep(0.5)", calls=("time.sleep",), awaits=APPEARS,
+                                    loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
+
+    assert judged(history, stopped + waited).state == state

@@ -2,8 +2,12 @@
 
 import pytest
 
+from perfwatch.triage.case import Case
+from perfwatch.triage.history import History
+from perfwatch.triage.shares.budget import Bin, budget
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame, SourceLine, Steps
+from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training, confidence_in
 
 SEARCH = (Frame("step", f"{TORCH}/optim/lbfgs.py", 434), Frame("train", TRAIN, 22))
@@ -320,3 +324,21 @@ def test_the_loop_around_the_environment_is_no_loading_either(around: tuple[str,
     verdict = job.goes_on(40.0, [*PARTS, MOVES, keeps, keeps, keeps]).verdict()
 
     assert (confidence_in(verdict, "serial_loading") > 0) is loads
+
+
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [
+        ("slow_output/fires/pictures", Bin.PICTURES),
+        ("contended_lock/fires/holder_rests", Bin.LOCK),
+        ("serial_loading/fires/serial_loading", Bin.LOADING),
+    ],
+)
+def test_each_sample_counts_in_one_bin_of_the_time(case: str, most: Bin) -> None:
+    """The shares sum to one; a slow run spends its time in the bin of its cause."""
+    recording = load_case(RECORDINGS / case)
+    seen = Case(History(recording.records, recording.end), recording.session)
+    spent = budget(seen, seen.ranks[0])
+
+    assert sum(map(spent.share, Bin)) == pytest.approx(1.0)
+    assert spent.share(most) >= 0.15

@@ -13,8 +13,8 @@ The map, from what is read to what is said:
 - ``graph``   what waits for what, and whether a task can still release it: the one place that answers this
 - ``ranks``   who waits for whom in which collective
 - ``cards``   what the GPUs really do
-- ``shares``  where the time goes
+- ``shares``  where the time goes: ``budget`` puts each sample of the training thread into one bin
 - ``ends``    how a job, a process or a thread ended
-- ``hang``, ``slowness``, ``busy`` what all rules about a state share; ``rules`` a module per family of causes, ``explain`` a page for each
+- ``hang``, ``slowness`` what all rules about a state share; ``rules`` a module per family of causes, ``explain`` a page for each
 - ``job``     who is who, for users that need no verdict; ``questions`` what users ask besides a verdict
 """

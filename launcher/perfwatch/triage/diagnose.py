@@ -11,14 +11,13 @@ from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.model import Acts, Fate, Prospect
+from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
 from perfwatch.triage.hang import silent_seconds, stacks_of, who
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.measured import measured_by
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
-from perfwatch.triage.ranks.calls import in_collective
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
@@ -41,7 +40,7 @@ from perfwatch.verdict import (
     Verdict,
     doing,
 )
-from perfwatch_probes.readings import Stack
+from perfwatch_probes.readings import CaptureWindow, Stack
 
 SURE = Level.MEDIUM  # a finding below this is a suspicion, not a verdict
 SHOWN = 4
@@ -137,7 +136,7 @@ def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
 
 def _acts_unseen(fate: Fate) -> bool:
     """True if what may release a wait is no thread of Python's: it may act at any time or never, so it has the whole hang timeout."""
-    by_native_code = fate.why == "native code" and fate.by is not None and fate.by[0] == "thread"
+    by_native_code = isinstance(fate.why, NativeCode) and fate.by is not None and fate.by[0] == "thread"
     return isinstance(fate.why, Acts) or by_native_code
 
 
@@ -294,7 +293,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         nothing = f"no training is seen: no process of this tree ({names}) has torch loaded"
         return msgspec.structs.replace(verdict, summary=nothing, next=("perfwatch ps",))
     seen = (one for one in case.chains.items() if one[1].end.node.stack is not None)
-    absent = (one for one in seen if not in_collective(case, one[1]))  # those in it wait for these, whatever they do
+    absent = (one for one in seen if not in_call(case, one[1]))  # those in it wait for these, whatever they do
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
@@ -368,3 +367,27 @@ def _clock(case: Case, at: float) -> str:
     """ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(case.session.created + at, tz=timezone.utc)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# A capture of ours
+
+# ncu runs every kernel of the window many times over: a step of 470 kernels took 20 to 113 s on H200.
+STANDS_FOR = ("ncu",)
+LONGEST_SECONDS = 300.0  # of a window whose end nothing shows
+
+
+def measured_by(case: Case) -> str:
+    """The capture for which the job may stand still now; empty without one.
+
+    A window that took too long is given up before ncu is done with it: it has ended when a step was made after it.
+    """
+    for kind in STANDS_FOR:
+        seen = case.history.latest(CaptureWindow, kind)
+        if seen is None or case.at - seen.at >= LONGEST_SECONDS:
+            continue
+        since = case.at - seen.at
+        clocks = [now.steps for now in case.progress.values() if now.steps is not None]
+        stepped = any(clock.ago_seconds is not None and clock.ago_seconds < since for clock in clocks)
+        if seen.reading.at_work or not stepped:
+            return kind
+    return ""

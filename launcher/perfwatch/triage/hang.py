@@ -1,23 +1,28 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from perfwatch.text import duration
+from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, settles_in
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in
+from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.rule import Cause
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import Node
+from perfwatch.triage.waits.node import RUNS, Node
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
 from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Frame
+
+COMPARE = "compare the named lines: which condition sends the ranks apart?"
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
@@ -228,3 +233,119 @@ def stacks_of(pid: int, *options: str) -> str:
 def look_at(frame: Frame | None) -> tuple[str, ...]:
     """The next step for a thread in a loop."""
     return (f"look at {show(frame)}: what would end that loop?",)
+
+
+# Hangs of several ranks
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is: in which call, as far as that is known, and at which line."""
+
+    rank: int | None
+    pid: int
+    call: str
+    line: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def of(cls, chain: Chain, call: str = "") -> "Place":
+        """Where its stack shows it."""
+        return cls(chain.start.rank, chain.start.pid, call, show(chain.start.frame or chain.end.node.frame))
+
+    def __str__(self) -> str:
+        """``all_reduce 12 at step (train.py:7)``."""
+        return f"{self.call} at {self.line}" if self.line else self.call
+
+    @property
+    def culprit(self) -> Culprit:
+        """As it is reported."""
+        return Culprit(pid=self.pid, rank=self.rank, frame=self.line, host=self.host)
+
+
+def rank_of(chain: Chain) -> int:
+    """Its rank in the job; -1 where it has none."""
+    return -1 if chain.start.rank is None else chain.start.rank
+
+
+def silent(chains: Iterable[Chain]) -> float:
+    """For how long the ends of all of these chains have been silent."""
+    return min((chain.end.silent_seconds or 0.0 for chain in chains), default=0.0)
+
+
+def numbered(ranks: Collection[int | str]) -> str:
+    """``rank 3``, ``ranks 0, 2``; of many the first."""
+    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, list(ranks)[:SHOWN]))}{more}"
+
+
+def listed(chains: Collection[Chain], one: str = "waits", several: str = "wait") -> str:
+    """``ranks 0, 2 wait``."""
+    return f"{numbered(list(map(rank_of, chains)))} {one if len(chains) == 1 else several}"
+
+
+def waits_as(case: Case, chain: Chain, call: str = "") -> str:
+    """How a rank waits that is in a collective (``call``), as records, counts or its peers tell, whatever it seems to do."""
+    if chain.end.kind == "gpu":
+        return f"for {chain.awaited}"
+    if chain.end.kind not in RUNS:
+        return f"in {chain.awaited}"
+    where = call or "a collective"
+    return f"for its GPU, in {where}" if cards_of(case.history, chain.start.pid).uuids else f"in {where}"
+
+
+def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) -> tuple[Link, ...]:
+    """The wait chains of ranks. One whose call is known waits in it, also if its thread spins for its card."""
+    found: list[Link] = []
+    for chain in chains:
+        end, call = (chain.end.node.pid, chain.end.node.tid), calls.get(chain.start.rank)
+        spins = chain.end.kind in RUNS and call is not None
+        told = waits_as(case, chain, call or "").partition(" ")[2]
+        found += (
+            msgspec.structs.replace(link, waits_for=told) if spins and (link.pid, link.tid) == end else link
+            for link in chain.links
+        )
+    return tuple(found)
+
+
+def hang_between(
+    case: Case,
+    cause: Cause,
+    chains: Sequence[Chain],
+    summary: str,
+    *,
+    evidence: tuple[Evidence, ...],
+    places: Sequence[Place] = (),
+    culprits: Sequence[Place] | None = None,
+    refuted: Mapping[str, str] | None = None,
+    advice: tuple[str, ...] = (COMPARE,),
+    owner: str = "",
+    patience: float = STRUCTURAL_SECONDS,
+    stood: float | None = None,
+    ceiling: float = 1.0,
+) -> Finding:
+    """A hang of several ranks; the first chain shows that nothing moves.
+
+    Args:
+        places: of ranks of which it is known what they are in.
+        culprits: in the order in which they are named; else the places, or where the chains end.
+        refuted: by cause, why it is none of that.
+    """
+    blamed = [place.culprit for place in (places if culprits is None else culprits)]
+    if culprits is None and not places:
+        blamed = [one for chain in chains for one in chain.culprits()]
+    return hung(
+        case,
+        cause,
+        chains[0],
+        owner=owner,
+        summary=summary,
+        patience=patience,
+        silent=stood,
+        ceiling=ceiling,
+        evidence=evidence,
+        but=refuted,
+        next=advice,
+        culprits=blamed,
+        links=links(case, chains, {place.rank: place.call for place in places}),
+    )

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import MOVED_SECONDS
+from perfwatch.triage.moving.progress import steady_steps
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
@@ -15,17 +16,27 @@ STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
+STEADY_SHARE = 1 / 3  # of the session's hang timeout, at least, for a run whose steps were regular for long
+STEADY_TIMES = 20.0  # times its longest gap; and the steps were counted for so many times the result
 
 
 def temporal(case: Case) -> float:
-    """Patience for an end that time may still heal: the session's, or three times what this run has recovered from."""
+    """The hang timeout of this run, in seconds: the session's, three times the longest gap that it recovered from, or less.
+
+    It is less if all ranks made steps for long and no gap came near it: after 50 ms steps for an hour the next one is overdue soon.
+    Then it is 20 times the longest gap, and a third of the session's at least, if steps were counted for 20 times that.
+    """
     return case.history.once("temporal", lambda: _temporal(case))  # asked for each rank, and made of all
 
 
 def _temporal(case: Case) -> float:
-    clocks = [clock for rank in case.ranks if (clock := case.steps(rank)) is not None]
-    longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
-    return max(case.patience_seconds, LONGEST_RECOVERED * longest)
+    clocks = [case.steps(rank) for rank in case.ranks]
+    longest = max((clock.longest_seconds or 0.0 for clock in clocks if clock is not None), default=0.0)
+    timeout = max(case.patience_seconds, LONGEST_RECOVERED * longest)
+    steady = [steady_steps(case.history, rank.pid) for rank in case.ranks]
+    overdue = max(STEADY_SHARE * case.patience_seconds, STEADY_TIMES * max((gap for _, gap in steady), default=0.0))
+    counted = min((seconds for seconds, _ in steady), default=0.0)
+    return min(timeout, overdue) if counted >= STEADY_TIMES * overdue else timeout
 
 
 def outlasts(case: Case, end: End) -> bool:

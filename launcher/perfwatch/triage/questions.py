@@ -16,31 +16,37 @@ from perfwatch.triage.cards.xids import HARDWARE, Announced, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.ends.gone import was_aborted as has_aborted
+from perfwatch.triage.hang import Place as RankPlace
+from perfwatch.triage.hang import hang_between
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
 from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, stack_key
 from perfwatch.triage.moving.progress import LATELY_SECONDS, training_thread
 from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.patience import STRUCTURAL_SECONDS
-from perfwatch.triage.ranks.absentee import AbsentRanks, at_rest
+from perfwatch.triage.patience import temporal as hang_timeout
+from perfwatch.triage.ranks.absentee import STALLED, at_rest
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.ranks.groups import standings
 from perfwatch.triage.roles.job import STORE_THREAD
+from perfwatch.triage.shares.budget import awaits_data
 from perfwatch.triage.shares.data import WAITING_SHARE as STARVING_SHARE
-from perfwatch.triage.shares.data import awaits_data
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.words.frames import is_standard, is_user, short_name, show, tags, user_frame, user_frames
 from perfwatch_probes import readings as r
 
 __all__ = [
+    "STALLED",
     "STARVING_SHARE",
-    "AbsentRanks",
+    "RankPlace",
     "awaits_data",
     "card_index",
     "card_looks",
     "card_name",
     "cards_of",
+    "hang_between",
+    "hang_timeout",
     "has_aborted",
     "has_ended",
     "is_standard",

@@ -1,12 +1,11 @@
-"""What every rule about a slow run shares: how much of the time is lost, how sure that makes us, and the finding itself.
+"""What every rule about a slow run or a long phase shares: how much of the time is lost, how sure that makes us, and the finding itself.
 
-A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere share of the training thread's samples is a
-``Share``, judged by the one method that all of them have.
+A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere part of the training thread's time is a
+``Part``: bins of its budget, judged by the one method that all of them have.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from string import Formatter
 from typing import Any, NamedTuple
 
@@ -15,11 +14,14 @@ import msgspec
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import saturated
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.ends.gone import restarts
+from perfwatch.triage.moving.motion import Motion, motion
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS
+from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS, LOST_SHARE
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
@@ -27,7 +29,6 @@ from perfwatch_probes import readings as r
 WINDOW_SECONDS = LATELY_SECONDS
 FEW_SAMPLES = 30
 RESIDUE = 0.5  # of what it costs a cause explains that others may be behind, or that makes every other cause worse
-LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict
 CLEAR_SHARE, PLAIN_SHARE, SURE_SHARE = 0.22, 0.35, 0.45  # from these on it is high, certain, explains all
 NOTED = Level.LOW  # for what was seen and cost no time that could be measured: reported beside a verdict
 UNSEEN_MACHINE = Level.MEDIUM  # at most, if throttling, memory and /dev/shm are unknown
@@ -202,24 +203,104 @@ def slow(
 
 
 @dataclass(frozen=True)
-class Share:
-    """A cause that is a share of the training thread's samples: which ones, how often it comes back, and what else must hold."""
+class Part:
+    """A cause that is a part of the training thread's time: which bins, how often it comes back, and what else must hold."""
 
     line: Line
-    holds: Callable[[Case, r.Stack], bool]
+    bins: tuple[Bin, ...]
     times: int = 1
-    given: Callable[[Case, Member, Profile], bool] = lambda *_: True
+    given: Callable[[Case, Member, Budget], bool] = lambda *_: True
     ceiling: float = CERTAIN
 
     def judge(self, case: Case) -> Finding | None:
         """The finding about the rank that loses most, if that is worth a verdict."""
-        holds = partial(self.holds, case)
-        found = worst(case, lambda _, seen: seen.share_where(holds))
+        found = worst(case, lambda rank, _: budget(case, rank).share(*self.bins))
         if found is None:
             return None
         rank, seen, lost = found
-        times, frame = len(seen.runs(holds)), seen.top_line(holds)
-        if times < self.times or not self.given(case, rank, seen):
+        holds, spent = is_in(case, *self.bins), budget(case, rank)
+        times = len(seen.runs(holds))
+        if times < self.times or not self.given(case, rank, spent):
             return None
-        sure = min(certainty(lost), self.ceiling)
+        frame, sure = spent.of(*self.bins).top_line(), min(certainty(lost), self.ceiling)
         return slow(case, self.line, rank, lost, frame=frame, confidence=sure, seen=seen, times=times)
+
+
+# Long phases that are normal
+
+PHASE_SECONDS, PHASE_SAMPLES = 6.0, 6  # of what a rank is at now
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one rank's training thread has been at for the last seconds."""
+
+    rank: Member
+    tid: int
+    profile: Profile
+    motion: Motion
+
+    @property
+    def runs(self) -> float:
+        """Share of a core, waiting for one included."""
+        return self.motion.wanted_share
+
+    def written_bytes(self, case: Case) -> int:
+        """Bytes that its thread itself wrote over the window."""
+        grown = case.history.growth(
+            r.Thread, self.rank.pid, self.tid, of=lambda t: t.written_chars, seconds=PHASE_SECONDS
+        )
+        return int(grown[0]) if grown else 0
+
+    def grown_bytes(self, case: Case) -> int:
+        """Bytes that this rank's files grew by, or its thread wrote if that is more, over the window."""
+        files = 0.0
+        for key in case.history.of(r.FileGrowth, self.rank.pid):
+            grown = case.history.growth(r.FileGrowth, *key, of=lambda f: float(f.size_bytes), seconds=2 * PHASE_SECONDS)
+            files += grown[0] if grown else 0.0
+        return max(self.written_bytes(case), int(files))
+
+    def write_calls(self, case: Case) -> int:
+        """Write calls of the thread itself over the window (a slow save counts calls, not bytes)."""
+        grown = case.history.growth(
+            r.Thread, self.rank.pid, self.tid, of=lambda t: t.write_calls, seconds=PHASE_SECONDS
+        )
+        return int(grown[0]) if grown else 0
+
+    def finding(self, case: Case, line: Line, confidence: float, /, **facts: Any) -> Finding:
+        """A busy finding about this rank."""
+        frame = self.profile.top_line()
+        culprit = Culprit(pid=self.rank.pid, rank=self.rank.rank, tid=self.tid, frame=show(frame))
+        found = line.finding(case, (culprit,), confidence, seen=self.profile, runs=self.runs, **facts)
+        return msgspec.structs.replace(found, summary=found.summary + (f" at {show(frame)}" if frame else ""))
+
+
+def phases(case: Case, moving: bool = False) -> Iterator[Phase]:
+    """Every living rank that makes no step now and was looked at often enough; none while the launcher restarts them.
+
+    A rank that waits for the GIL, which somebody else keeps, is in no phase of its own.
+
+    With ``moving``, those that seem to make steps as well.
+    """
+    if restarts(case) is not None:
+        return
+    for rank in case.ranks:
+        now = case.progress[rank.pid]
+        seen = case.profile(rank, PHASE_SECONDS)
+        if rank.pid in case.chains and "gil" in case.chains[rank.pid].through:
+            continue
+        if (moving or now.kind != "moving") and seen.samples >= PHASE_SAMPLES:
+            yield Phase(rank, now.thread, seen, motion(case.history, rank.pid, now.thread, PHASE_SECONDS))
+
+
+TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
+
+
+def repeated(case: Case, frame: r.Frame | None, confidence: float) -> float:
+    """The confidence in a save or a download, less where its line turns in a ``while`` loop in which nothing trains.
+
+    It may be tried again and again, and fail or be found wanting each time.
+    """
+    line = line_of(case.history, frame)
+    alone = line is not None and line.loops[:1] == ("while",) and not line.calls_unnamed
+    return min(Level.MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence

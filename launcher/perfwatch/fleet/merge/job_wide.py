@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from perfwatch.fleet.merge.absent_ranks import AbsentRanks
 from perfwatch.fleet.merge.compacting import OF_THE_MACHINE
 from perfwatch.fleet.merge.hosts import AS_OWNER, HostReport
 from perfwatch.fleet.merge.merging import Merged, Part
@@ -27,7 +28,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE, judge
 from perfwatch.triage.history import History
 from perfwatch.triage.job import rank_ranges
-from perfwatch.triage.questions import AbsentRanks, lacks_common_moment
+from perfwatch.triage.questions import lacks_common_moment
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import (
@@ -132,7 +133,7 @@ def judge_hosts(
         complete: whether these are all hosts of the job.
     """
     case = Case(History(merged.records, merged.end), merged.session)
-    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete, AS_OWNER).rule)))
+    verdict = merged.translation.verdict(judge(case, _rules(parts, AbsentRanks(reports, complete).rule)))
     present = set(merged.present)
     verdict = msgspec.structs.replace(
         _bounded(verdict),

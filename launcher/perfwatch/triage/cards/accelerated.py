@@ -5,36 +5,29 @@ be lost to any cause.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from perfwatch.triage.busy import Phase
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, baseline, regimes, spins_on, unseen
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of, shared, unused
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.progress import trains
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.data import awaits_data
+from perfwatch.triage.shares.budget import WRITING, Bin, Budget, bin_of, spent, trained_for
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.startup import in_compiler
-from perfwatch.triage.shares.thresholds import MEDIUM, RUN_SECONDS
-from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Saw, certainty
+from perfwatch.triage.shares.thresholds import MEDIUM, NOTABLE
+from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Phase, Saw, certainty
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
-from perfwatch.triage.words.frames import tags, user_frame
+from perfwatch.triage.words.frames import tags
 from perfwatch.verdict import Culprit, Evidence, Finding
 from perfwatch_probes import readings as r
 
 UNITS_UNSEEN = MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
-PLAIN_PYTHON = 0.15  # of samples: own work is then data or logging, not the launching of kernels
-COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
 READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
-OTHER_WORK = frozenset("empty_cache save load import compile log tracker gc collective http fetch collate".split())
 
 
 @dataclass(frozen=True)
@@ -46,6 +39,10 @@ class Accelerated:
     profile: Profile
     runs: float  # of a core, by the training thread and by torch's engine for it; waiting for a core included
     certain: bool  # the card is known to be this rank's
+
+    def spent(self, case: Case) -> Budget:
+        """Where its training thread spends its time."""
+        return spent(case, self.profile)
 
     @property
     def ceiling(self) -> float:
@@ -86,51 +83,26 @@ def _steps_are_seen(case: Case, rank: Member) -> bool:
     return len({one.reading.frames[:1] for one in seen if trains(one.reading)}) > 1
 
 
-def trained_for(case: Case, rank: Member) -> float:
-    """Seconds since the first step or, without the agent's count, since training code was first seen; at most ten minutes.
-
-    While a job starts, its card has nothing to do, and that is no fault.
-    """
-    for one in case.history.series(r.Steps, rank.pid):
-        if one.reading.count > 0:
-            return case.at - one.at + sum(one.reading.interval_seconds)
-    for seen in case.profile(rank, RUN_SECONDS).sights:
-        if trains(seen.reading):
-            return case.at - seen.at + seen.reading.span_seconds
-    return RUN_SECONDS
-
-
-def since_first_step(case: Case, rank: Member, seen: Profile) -> Profile:
-    """The samples of the window from the first step on: what was done before it, however long it took, is done once."""
-    training = trained_for(case, rank)
-    return seen if training >= WINDOW_SECONDS else case.profile(rank, training)
-
-
 def sync_share(case: Case, seen: Profile) -> float:
     """Share of the samples at a call that waits for the device."""
-    return seen.share_where(partial(in_sync, case.history))
+    return spent(case, seen).share(Bin.GPU)
 
 
-def in_copy(history: History, stack: r.Stack) -> bool:
-    """True if a stack is at a line that moves data to the device."""
-    if "device_copy" in tags(stack):
-        return True
-    frame = user_frame(stack)
-    if frame is None or stack.frames[0] != frame:
-        return False
-    seen = history.latest(r.SourceLine, frame.file, frame.line)
-    return seen is not None and any(call.rsplit(".", 1)[-1] in COPY_CALLS for call in seen.reading.calls)
+# Work that launches no kernels, and waits.
+ELSEWHERE = frozenset(
+    {
+        *(Bin.DATA, Bin.COMPILING, Bin.STARTING, Bin.RANKS, Bin.SAVING, Bin.COPYING_MODEL, Bin.NETWORK, Bin.GARBAGE),
+        *(Bin.EMPTYING, Bin.LOADING, Bin.DRAWING, Bin.COPYING, Bin.GPU, *WRITING),
+    }
+)
 
 
 def launching_share(case: Case, seen: Profile) -> float:
     """Share of the samples in which the thread may launch kernels: neither in other known work, nor waiting for anything."""
-    own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= PLAIN_PYTHON
-    compiled = in_compiler(case.history, seen)
+    own_is_data = seen.share_where(lambda stack: own_python(case.history, stack)) >= NOTABLE
 
     def launches(stack: r.Stack) -> bool:
-        if awaits_data(stack) or tags(stack) & OTHER_WORK or in_copy(case.history, stack) or compiled(stack):
-            return False
-        return not in_sync(case.history, stack) and not (own_is_data and own_work(stack))
+        return bin_of(case, stack) not in ELSEWHERE and not (own_is_data and own_work(stack))
 
     return seen.share_where(launches)
 

@@ -29,7 +29,7 @@ from itertools import groupby, pairwise
 from perfwatch.triage.cards.whose import cards_of, mean, shared
 from perfwatch.triage.history import History, R, Seen, median
 from perfwatch.triage.moving.motion import LULLS
-from perfwatch.triage.shares.thresholds import NOW_SECONDS
+from perfwatch.triage.shares.thresholds import LOST_SHARE, NOW_SECONDS
 from perfwatch_probes import readings as r
 
 # A kernel is resident. Measured on H200 unless stated otherwise.
@@ -78,7 +78,6 @@ UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
 
 # The host's losses cost nothing. Of less than 0.15 of the time no cause is reported; waiting in a collective keeps 0.01 to 0.26
 # of the multiprocessors active.
-SATURATED_WAITING = 0.15
 
 # Kernels
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
@@ -226,7 +225,7 @@ def saturated(history: History, pid: int, seconds: float) -> bool:
     """True if a card of this process is busy with real work nearly all the time: what the host loses then costs nothing."""
     return any(
         one.kind == "work"
-        and one.waiting <= SATURATED_WAITING
+        and one.waiting <= LOST_SHARE
         and one.sm_active is not None
         and one.sm_active >= ACTIVE
         and cards_of(history, pid).certain
@@ -524,3 +523,24 @@ def _baseline(history: History, uuid: str, seconds: float) -> str:
         ("{:.0f} W", median(watts) if len(watts) >= FEW_SAMPLES_OF_A_CARD else None),
     )
     return f"{known} earlier in this run" if known else ""
+
+
+def idle_card_seconds(history: History, pid: int) -> float | None:
+    """Seconds since any card of a process had a kernel; None if one has, or if that is not known."""
+    cards = regimes(history, pid)
+    owned = cards_of(history, pid)
+    if not owned.certain or len(cards) < len(owned.uuids) or any(card.kind != "idle" for card in cards):
+        return None
+    return min((_idle_seconds(history, card.uuid) for card in cards), default=None)
+
+
+def _idle_seconds(history: History, uuid: str) -> float:
+    looks = activities(history, uuid)
+    if looks:
+        known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
+    else:
+        known = [(one.at, one.reading.utilisation, 0.0) for one in history.series(r.GpuSample, uuid)]
+    since = next((at for at, used, _ in reversed(known) if used is not None and used > IDLE), None)
+    if since is None:
+        since = known[0][0] - known[0][2] if known else history.at
+    return max(0.0, history.at - since)

@@ -16,13 +16,13 @@ import bisect
 import re
 from itertools import pairwise
 
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import FEW_SAMPLES_OF_A_CARD, IN_USE, Regime, activities
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, quantile
 from perfwatch.triage.moving.progress import WARM_UP_STEPS
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MINUTE_SECONDS
+from perfwatch.triage.shares.budget import trained_for
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MINUTE_SECONDS, MOSTLY, SEVERAL_TIMES
 from perfwatch.verdict import CardFigures, Efficiency, ModelFigures, Spread
 from perfwatch_probes.readings import Gpu, GpuSample, Steps
 
@@ -88,16 +88,15 @@ SUSTAINED = 0.918
 RESTED_BUSY, SUSTAINED_BUSY = 0.15, 0.6  # shares of the time with a kernel resident
 WHOLE_MHZ, SUSTAINED_MHZ = 1390.0, 1480.0  # clocks between which what they bring falls to that
 DATA_RATE = 2  # transfers per cycle of the memory clock that NVML tells (checked: T4, A10, A100, L40S, H200, RTX 4090)
+COPIES_MIB_PER_SECOND = 1024.0  # over its link: launches alone, and a healthy training, move some hundred
 MHZ = 1e6
 TERA = 1e12
 # GB/s of payload per lane and direction, by generation: 128b/130b coding from 3.0 on (PCI-SIG), flits in 6.0.
 GB_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563, 7: 15.125}
 # NVML's clocks-event reasons (nvml.h). The software power cap (0x4) is not among them: it is normal at full load.
 REASONS = {0x08: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
-MOSTLY_CAPPED = 0.5
 STRETCH_SECONDS, STRETCH_STEPS = 1.0, 10  # at least, of each stretch of steps
 WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
-FEW_STEPS = 5
 UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
 FLOPS_OF_ATTENTION = 12.0  # per token, layer, hidden unit and position (PaLM, appendix B)
@@ -278,7 +277,7 @@ def _model(case: Case) -> ModelFigures | None:
     known = [peak for peak in peaks if peak is not None]
     if turn is None:
         return ModelFigures(missing="too many optimizers take turns to see how many steps are one of the model")
-    if len(intervals) < FEW_STEPS or not steps:
+    if len(intervals) < SEVERAL_TIMES or not steps:
         return ModelFigures(missing="no step times: start the job with perfwatch run")
     if not cards:
         return ModelFigures(missing="no GPU of this job was seen")
@@ -316,7 +315,7 @@ def _paces(history: History, pid: int) -> list[float]:
         if mark[0] - begin[0] >= STRETCH_STEPS and mark[1] - begin[1] >= STRETCH_SECONDS:
             found.append(_pace(begin, mark))
             begin = mark
-    whole = marks[-1][0] - marks[0][0] >= FEW_STEPS and marks[-1][1] > marks[0][1]
+    whole = marks[-1][0] - marks[0][0] >= SEVERAL_TIMES and marks[-1][1] > marks[0][1]
     return found or ([_pace(marks[0], marks[-1])] if whole else [])
 
 
@@ -345,7 +344,7 @@ def _warm(marks: list[tuple[int, float]]) -> list[tuple[int, float]]:
         return marks
     steps = min(WARM_UP_STEPS, len(marks) // 10)
     late = [mark for mark in marks[steps:] if mark[1] - marks[0][1] >= WARM_UP_SECONDS]
-    return late if len(late) > FEW_STEPS else marks[steps:]
+    return late if len(late) > SEVERAL_TIMES else marks[steps:]
 
 
 def _count(case: Case, seen: int) -> int:
@@ -382,7 +381,7 @@ def in_words(card: CardFigures) -> tuple[str, str, str]:
         f"{card.tensor_tflops.p50:,.0f} TFLOP/s in the tensor cores (p95 {card.tensor_tflops.p95:,.0f}), "
         f"{card.hfu_at_boost.p50:.1%} of {card.peak_tflops or 0:,.0f} at boost, {card.hfu_at_clock.p50:.1%} at the actual clock"
     )
-    capped = "its power cap holds the clock down" if (card.power_capped or 0.0) >= MOSTLY_CAPPED else ""
+    capped = "its power cap holds the clock down" if (card.power_capped or 0.0) >= MOSTLY else ""
     return "achieved, in dense 16-bit arithmetic", "; ".join(filter(None, (rate, memory, capped))), ""
 
 

@@ -25,7 +25,8 @@ FILE           threads, children, the other ranks                   no
 DISK           none                                                 no
 SOCKET         the holders of the other end; bytes that arrive; of  no
                both ends in one process: its other threads
-STORE          any rank that is not at the store itself             no: any client may set a key
+STORE          any rank that is not at the store itself             if the ranks have met and all are seen; before that
+                                                                    any client may set a key
 GROUP_CALL     ALL ranks that have not come to the call             if all ranks and their calls are known, or one of
                                                                     them has ended
 MISMATCH       none: the ranks are in different calls               yes; where only the traffic shows it: on GPUs
@@ -35,7 +36,8 @@ GPU            the card                                             if it is kno
                none: a loop of one pass that turns for a hang       no: the loop may end
                timeout while the card serves it
 PROCESS        its main thread; its other threads and children      if the process was sampled
-RANK           may; CPU time and bytes that grow
+RANK           may; CPU time and bytes that grow; of a rank what
+               others get of it: passes of a model, a save, data
 TERMINAL       none                                                 yes
 DRIVER
 FLAG           other threads, children, ranks                       no
@@ -45,7 +47,7 @@ TIMER          itself, at its deadline                              yes
 TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================
 
-A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims.running``): the hang timeout for
+A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims.threads``): the hang timeout for
 a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and moves no data, and that
 only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.
 

@@ -5,6 +5,7 @@ from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.model import (
     Activity,
     Basis,
+    Elsewhere,
     Ends,
     Fate,
     Key,
@@ -22,20 +23,39 @@ from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
-from perfwatch.triage.moving.work import data_of, received, waited_on
+from perfwatch.triage.moving.work import data_of, moves_data, received, waited_on
 from perfwatch.triage.patience import temporal
+from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.edges import Edge, step
-from perfwatch.triage.waits.native_waits import carries
-from perfwatch.triage.waits.node import End, Node, node_of
+from perfwatch.triage.waits.native_waits import carries, of_gloo
+from perfwatch.triage.waits.node import RUNS, End, Node, node_of
 from perfwatch.triage.waits.threads import other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
-OUTSIDE = "a process outside of the job"
-OTHER_END = "the other end of a connection"
+OUTSIDE = Elsewhere("a process outside of the job")
+OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
+SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
+MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
+
+
+def loads_alone(case: Case, rank: Member, others_waited: float) -> Profile | None:
+    """The samples that show that a rank has been in its own loader alone since the others wait, if that is a good part of the hang timeout.
+
+    A loop over data that gives no batch (each sample is filtered out) reads all the while and looks like training; the ranks that
+    wait in a collective prove that no step was made.
+    """
+    if others_waited < LASTS * temporal(case):
+        return None
+    since = case.profile(rank, seconds=SINCE * others_waited)
+    trained = since.seen("forward", "backward", "optimizer", "collective")
+    alone = since.samples >= ENOUGH_SAMPLES and since.share("loader") >= MOSTLY and not trained
+    return since if alone else None
 
 
 class Builder:
@@ -49,6 +69,8 @@ class Builder:
         self.loops: dict[Key, Loop] = {}
         self.todo: list[Key] = []  # tasks that were not asked yet
         self._edges: dict[Key, Edge] = {}
+        self.calls = Calls()  # in which call each rank is
+        self.others_waited = 0.0  # seconds for which all ranks that are in a call have waited
         self.starts: dict[int, Key] = {
             rank.pid: self.thread(rank.pid, case.progress[rank.pid].thread) for rank in case.ranks
         }
@@ -76,16 +98,26 @@ class Builder:
             start = self.starts[pid]
             self.graph.claim(start, resource, Role.PROVIDES, Basis.STACK)
             self.claim_other_threads(resource, self.node(start), Basis.ELIMINATION)
-            if self._passes_through_a_model(pid):
-                leaf = self.lives(("passes", pid), 1.0, "it runs passes of a model", Activity.RUNS)
+            if why := self._works_for_the_others(pid):
+                leaf = self.lives(("passes", pid), 1.0, why, Activity.RUNS)
                 self.graph.claim(leaf, resource, Role.PROVIDES, Basis.STACK)
         return key
 
-    def _passes_through_a_model(self, pid: int) -> bool:
-        """True if a training thread is at forward passes that go on: no step of its own, but work for the ranks that wait."""
+    def _works_for_the_others(self, pid: int) -> str:
+        """What a training thread that runs is at, if the ranks that wait for it get that one day: no step of its own. Else empty."""
+        node = self.node(self.starts[pid])
+        if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(
+            self.case, self.job.members[pid], self.others_waited
+        ):
+            return ""
         seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)
-        goes_on = self.case.progress[pid].kind == "busy" and self.node(self.starts[pid]).motion.distinct > 1
-        return goes_on and seen.seen("forward") and self.waited_seconds(pid) < self.hang_timeout
+        if seen.samples < ENOUGH_SAMPLES:
+            return ""
+        if seen.share_where(at_training):
+            return "it runs passes of a model"
+        if seen.seen(*OTHER_WORK):
+            return "it saves, loads or compiles"
+        return "it moves data" if moves_data(self.history, node) else ""
 
     def leaf(self, key: Key, fate: Fate, activity: Activity) -> Key:
         """A task whose fate is known."""
@@ -183,7 +215,8 @@ class Builder:
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
         known = {*python_threads(self.history, node.pid), *spin_for_cards(self.history, self.job, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
-        works = {tid: self._native_work(node.pid, tid) for tid in natives if not carries(self.history, node.pid, tid)}
+        mute = {tid for tid in natives if carries(self.history, node.pid, tid) or of_gloo(self.history, node.pid, tid)}
+        works = {tid: self._native_work(node.pid, tid) for tid in natives - mute}
         moved = data_of(self.history, node.pid, list(works)) if works else 0.0
         if (total := max(sum(works.values()), 1.0 if moved >= ARRIVING_BYTES else 0.0)) > STIRS_SHARE:
             busiest = max(works, key=lambda tid: (works[tid], -tid))

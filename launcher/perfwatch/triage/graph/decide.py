@@ -1,16 +1,27 @@
 """The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from perfwatch.triage.case import SOON_SECONDS, Case
 from perfwatch.triage.ends.gone import ending
-from perfwatch.triage.graph.activity import last_change
-from perfwatch.triage.graph.builder import OTHER_END, OUTSIDE, Builder
-from perfwatch.triage.graph.claims.collectives import ANSWER_IS_DUE
+from perfwatch.triage.graph.activity import last_change, waits_for_its_object
+from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.from_case import wait_graph_of
-from perfwatch.triage.graph.last_trained import Sink, is_traceless, remembered
-from perfwatch.triage.graph.model import Activity, Basis, Ends, Fate, Key, Kind, Prospect, Unread
+from perfwatch.triage.graph.model import (
+    Activity,
+    AnswerDue,
+    Basis,
+    Elsewhere,
+    Ends,
+    Fate,
+    Key,
+    Kind,
+    Prospect,
+    Resource,
+    Task,
+    Unread,
+)
 from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
@@ -22,13 +33,19 @@ from perfwatch.triage.graph.thresholds import (
     STEPS_SECONDS,
     WATCHED_SECONDS,
 )
-from perfwatch.triage.moving.memory import since_training
+from perfwatch.triage.moving.logs import unwritten
+from perfwatch.triage.moving.memory import missed, quiet, since_training
 from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.waits.node import EVENT_LOOP, Node
+from perfwatch.triage.waits.node import EVENT_LOOP, Node, silence
+from perfwatch.triage.waits.other_end import open_seconds
+from perfwatch.triage.waits.polling import sought
 from perfwatch_probes.readings import Stack, Thread
+
+Sink = tuple[Task, Resource | None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +94,18 @@ def decide(case: Case, table: Table = TABLE) -> State:
 
 def states_of(case: Case, table: Table = TABLE) -> Iterator[State]:
     """Of each rank that lives."""
+    return (state_of(case, pid, table) for pid in wait_graph_of(case).starts)
+
+
+def state_of(case: Case, pid: int, table: Table = TABLE) -> State:
+    """Of a rank that lives."""
+    return case.history.once(("state", pid, table), lambda: _of_rank(case, wait_graph_of(case), pid, table))
+
+
+def fate_for_others(case: Case, pid: int) -> Fate:
+    """What those get that wait for a rank: its training thread may work for them, and make no step of its own."""
     built = wait_graph_of(case)
-    return (_of_rank(case, built, pid, table) for pid in built.starts)
+    return built.graph.fates.get(("rank", pid), built.graph.fates[built.starts[pid]])
 
 
 def fate_of(case: Case, pid: int) -> Fate | None:
@@ -102,8 +129,8 @@ def silence_of_rank(case: Case, pid: int) -> Silence:
 def a_releaser_runs(case: Case, *pids: int) -> bool:
     """True if a thread that may release the wait of a rank, directly or over others, runs in a loop: it may come to it, or never."""
     built = wait_graph_of(case)
-    starts = frozenset(built.starts.values())
-    reached = built.graph.reachable(*(built.starts[pid] for pid in pids))
+    starts = frozenset(built.starts[pid] for pid in pids)
+    reached = built.graph.reachable(*starts)
     found = (task for task in reached if task.key not in starts)
     return any(task.activity is Activity.RUNS and task.waits and task.waits[0].kind is Kind.LOOP for task in found)
 
@@ -135,10 +162,10 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     silent = _silence(case, built, pid, sinks)
     if fate.prospect is Prospect.LIVE:
         return State("busy", pid, fate, silent, sinks=sinks)
+    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
     if fate.prospect is Prospect.DUE:
         soon = fate.until - case.at + LATE_SECONDS <= MEANT_SECONDS
-        return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, sinks=sinks)
-    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
+        return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, needs, sinks)
     if fate.prospect is Prospect.SETTLED:
         needs = _settled_seconds(case, pid, sinks, fate, table)
     if silent.seconds >= needs - ROUNDING_SECONDS:
@@ -160,7 +187,7 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
         for task, resource in sinks
     )
     needs = table.ended if ended and fate.basis >= Basis.STACK else table.settled
-    if any(resource is not None and resource.why == ANSWER_IS_DUE for _, resource in sinks):
+    if any(resource is not None and isinstance(resource.why, AnswerDue) for _, resource in sinks):
         needs += ANSWER_SECONDS
     return needs if ended else max(needs, _longest_step(case, pid))  # a step that took as long came to its end
 
@@ -168,18 +195,39 @@ def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, 
 def _open_seconds(
     case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table
 ) -> float:
-    if isinstance(fate.why, Unread) or any(one is not None and isinstance(one.why, Unread) for _, one in sinks):
+    if _is_unread(built, built.starts[pid], sinks, fate):
         return float("inf")
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max(_longest_step(case, pid), *lulls)
-    timeout = max(case.patience_seconds * table.open_times, LONGEST_STEPS * recovered)
-    counts = any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks)
+    timeout = max(temporal(case) * table.open_times, LONGEST_STEPS * recovered)
+    counts = _may_come_to_their_end(built, built.starts[pid], sinks)
     needs = timeout * (table.counts_times if counts else 1.0)
     seen = watched_seconds(case)
-    hearsay = fate.basis <= Basis.TEXT or (fate.why in (OUTSIDE, OTHER_END) and seen < OUTSIDERS_SECONDS)
+    hearsay = fate.basis <= Basis.TEXT or (isinstance(fate.why, Elsewhere) and seen < OUTSIDERS_SECONDS)
     if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
         needs = max(needs, silent.seconds + WATCHED_SECONDS - seen)
     return needs
+
+
+def _is_unread(built: Builder, start: Key, sinks: tuple[Sink, ...], fate: Fate) -> bool:
+    """True if something was not read that may release the wait. Of several ranks that are awaited one that was read is enough to hang."""
+    unread = {task.key for task, over in sinks if over is not None and isinstance(over.why, Unread)}
+    if ranks := _awaited_ranks(built, start, sinks):
+        return all(task.key in unread for task in ranks)
+    return bool(unread) or isinstance(fate.why, Unread)
+
+
+def _may_come_to_their_end(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> bool:
+    """True if a sink is in a loop that counts, or if each other rank that is awaited runs, and in no loop that may turn for ever."""
+    if any(task.activity in (Activity.RUNS, Activity.POLLS) and task.ends is Ends.COUNTS for task, _ in sinks):
+        return True
+    ranks, known = _awaited_ranks(built, start, sinks), (Ends.UNREAD, Ends.ONE_CALL)
+    return bool(ranks) and all(task.activity is Activity.RUNS and task.ends in known for task in ranks)
+
+
+def _awaited_ranks(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> list[Task]:
+    """The training threads of other ranks among the sinks of a wait."""
+    return [task for task, _ in sinks if task.key != start and task.key == built.starts.get(task.pid)]
 
 
 def _longest_step(case: Case, pid: int) -> float:
@@ -231,16 +279,26 @@ def _silence(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     if any(one.ago_seconds is not None for one in went_on):  # until then something came
         ago = min(one.ago_seconds for one in went_on if one.ago_seconds is not None)
         return min(silent, Silence(ago, Source.OBSERVED), key=lambda one: one.seconds)
-    if fate.prospect is Prospect.OPEN and steps is None and watched and is_traceless(sinks):
-        return at_least(silent, remembered(case, built, pid, sinks))
+    if fate.prospect is Prospect.OPEN and steps is None and watched and _is_traceless(sinks):
+        return at_least(silent, _remembered(case, built, pid, sinks))
     return silent
 
 
 def _went_on(case: Case, built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Moves]:
-    """How the start and the sinks that wait, and do not poll, have gone on before."""
-    waiting = [built.graph.tasks[key]]
+    """How the start and the sinks that wait, and do not poll, have gone on before. Who spins in a call with others runs, and waits."""
+    start = built.graph.tasks[key]
+    spins = start.activity is Activity.RUNS and start.pid in built.calls.by_pid
+    waiting = [] if spins else [start]
     waiting += [task for task, _ in sinks if task.activity not in (Activity.RUNS, Activity.POLLS)]
-    return [moves(case.history, task.pid, task.tid) for task in waiting if task.kind == "thread"]
+    return [_moves(case, built.node(task.key)) for task in waiting if task.kind == "thread"]
+
+
+def _moves(case: Case, node: Node) -> Moves:
+    """How a thread has gone on; in a wait that only its object ends it has not since the kernel saw it run, however rare the samples."""
+    found = moves(case.history, node.pid, node.tid)
+    if found.ago_seconds is None or not waits_for_its_object(node):
+        return found
+    return replace(found, ago_seconds=max(found.ago_seconds, silence(case.history, node) or 0.0))
 
 
 def _of_sinks(built: Builder, key: Key, sinks: tuple[Sink, ...]) -> list[Silence]:
@@ -273,3 +331,40 @@ def _changed(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> S
     if not apart or built.graph.tasks[key].activity in (Activity.RUNS, Activity.UNKNOWN):
         return None
     return last_change(case, built.node(key))
+
+
+# Since when a job has not trained: a wait that leaves no trace of its beginning (a thread that polls, or runs) is as old as that
+
+
+def _is_traceless(sinks: Iterable[Sink]) -> bool:
+    """True if a sink does not show when it began to wait."""
+    return any(
+        task.activity in (Activity.POLLS, Activity.RUNS)
+        or (resource is not None and resource.kind in (Kind.UNKNOWN, Kind.STORE))
+        for task, resource in sinks
+    )
+
+
+def _remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> list[float]:
+    """Seconds, one for each thing that remembers."""
+    rank = case.job.members[pid]
+    node = built.node(built.starts[pid])
+    trained = quiet(case, rank)
+    found = [trained.seconds if trained.evidence else unwritten(case, rank)[0], missed(case, rank).seconds]
+    for task, resource in sinks:
+        if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
+            found.append(_unchanged_seconds(case, task, resource))
+        if resource is not None and resource.kind is Kind.STORE:
+            found.append(case.history.once(("store open",), lambda: open_seconds(case.history, case.job) or 0.0))
+    if waits_for_its_object(node):
+        found.append(silence(case.history, node) or 0.0)
+    return found
+
+
+def _unchanged_seconds(case: Case, task: Task, resource: Resource) -> float:
+    """Since when the awaited file has not changed."""
+    path = resource.key[1]
+    seen = sought(case.history, task.pid, path) if isinstance(path, str) else None
+    if seen is None or seen.reading.changed_ago_seconds is None:
+        return 0.0
+    return seen.reading.changed_ago_seconds + case.at - seen.at

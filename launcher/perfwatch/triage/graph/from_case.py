@@ -5,45 +5,33 @@ from collections.abc import Callable
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.claims import (
-    collectives,
-    eventfds,
-    files,
-    gpu,
-    locks,
-    native,
-    pipes,
-    processes,
-    running,
-    sockets,
-    store,
-    terminal,
-    timers,
-)
+from perfwatch.triage.graph.claims import collectives, descriptors, gpu, locks, processes, threads
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Prospect, Role, Task
 from perfwatch.triage.graph.thresholds import DEADLINE_SECONDS, RATIONED_SECONDS, WATCHED_SECONDS
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES
+from perfwatch.triage.ranks.calls import Calls
+from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence
 
 Adds = Callable[[Builder, Task, Node, Edge, ThreadActivity], None]
 
 BY_KIND: dict[str, Adds] = {
     "lock": locks.lock,
-    "pipe_empty": pipes.pipe,
-    "pipe_full": pipes.pipe,
-    "file_lock": files.file_lock,
-    "file_poll": files.awaited_file,
-    "network": sockets.connection,
-    "rendezvous": store.store_key,
+    "pipe_empty": descriptors.pipe,
+    "pipe_full": descriptors.pipe,
+    "file_lock": descriptors.file_lock,
+    "file_poll": descriptors.awaited_file,
+    "network": descriptors.connection,
+    "rendezvous": descriptors.store_key,
     "gpu": gpu.gpu,
-    "sleep": timers.sleeping,
-    "python": running.running,
-    "native": running.running,
+    "sleep": threads.sleeping,
+    "python": threads.running,
+    "native": threads.running,
     "idle": processes.idle,
     "dead": processes.ended_child,
-    "other": native.other,
-    "unknown": eventfds.unknown_or_eventfd,
+    "other": threads.other,
+    "unknown": descriptors.unknown_or_eventfd,
 }
 GOES_ON = (
     "gpu",
@@ -59,9 +47,19 @@ def wait_graph_of(case: Case) -> Builder:
     return case.history.once(("wait graph",), lambda: _built(case))
 
 
+def in_call(case: Case, chain: Chain) -> bool:
+    """True if a rank is in a call with others, whatever shows it: its stack, its card, a recorder or RAS."""
+    return chain.start.pid in wait_graph_of(case).calls.by_pid
+
+
 def _built(case: Case) -> Builder:
     built = Builder(case)
-    calls = collectives.calls_of(built)
+    calls = built.calls = collectives.calls_of(built)
+    waits = [silence(built.history, built.node(built.starts[pid])) or 0.0 for pid in calls.by_pid]
+    built.others_waited = min(waits, default=0.0)
+    if calls.by_pid:
+        for pid in built.starts:
+            built.rank(pid)
     while built.todo:
         task = built.graph.tasks[built.todo.pop()]
         if task.activity is Activity.PROCESS:
@@ -72,7 +70,7 @@ def _built(case: Case) -> Builder:
     return built
 
 
-def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
+def _thread(built: Builder, calls: Calls, task: Task) -> None:
     node = built.node(task.key)
     seen = activity_of(built.case, node)
     task.silence, task.activity = seen.silence, seen.state
@@ -88,7 +86,7 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
     edge, kind = built.edge(task.key), built.edge_kind(task.key)
     moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True
     still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
-    still = still or task.key in built.starts.values() or running.reads_for_ever(built, node, kind)
+    still = still or task.key in built.starts.values() or threads.reads_for_ever(built, node, kind)
     data = seen.work.data >= ARRIVING_BYTES and not still
     leads_on = bool(edge.targets) and not (edge.kind == "lock" and _is_futex(node))
     if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
@@ -109,7 +107,7 @@ def _thread(built: Builder, calls: collectives.Calls, task: Task) -> None:
         task.fate = None if task.waits else built.graph.tasks[leaf].fate
     if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
         alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
-        timers.own_deadline(built, task, node, seen, alone)
+        threads.own_deadline(built, task, node, seen, alone)
 
 
 def _has_long_deadline(node: Node) -> bool:
@@ -124,16 +122,14 @@ def _is_futex(node: Node) -> bool:
     return node.wait is not None and node.wait.kind in ("futex", "poll", "other")
 
 
-def _waits(
-    built: Builder, calls: collectives.Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity
-) -> None:
+def _waits(built: Builder, calls: Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity) -> None:
     kind = "lock" if edge.kind == "lock" and kind in ("lock", NATIVE_WAIT) else kind
     blind = seen.state is Activity.UNKNOWN or (node.stack is None and kind == "lock")
     if blind:
-        native.unknown(built, task, node, edge, seen)
-    elif kind in terminal.OUTER:
-        terminal.outer(built, task, kind)
+        threads.unknown(built, task, node, edge, seen)
+    elif kind in descriptors.OUTER:
+        descriptors.outer(built, task, kind)
     elif kind == "collective":
         collectives.of_another_thread(built, calls, task, node, edge, seen)
     else:
-        BY_KIND.get(kind, native.unknown)(built, task, node, edge, seen)
+        BY_KIND.get(kind, threads.unknown)(built, task, node, edge, seen)

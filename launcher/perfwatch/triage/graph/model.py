@@ -102,14 +102,38 @@ class Kind(Enum):
     TASKS = "new tasks"
 
 
-class Unread(str):
-    """Why not every possible releaser of a resource is known: something was not read. A later look may read it."""
+class Unseen(str):
+    """Why not every possible releaser of a resource is known, in words. How long such a wait is given depends on the class."""
 
     __slots__ = ()
 
 
-class Acts(str):
-    """Why not every possible releaser of a resource is known: one that is no thread of Python's may act at any time, or never."""
+class Unread(Unseen):
+    """Something was not read. A later look may read it."""
+
+    __slots__ = ()
+
+
+class Acts(Unseen):
+    """One that is no thread of Python's may act at any time, or never."""
+
+    __slots__ = ()
+
+
+class NativeCode(Unseen):
+    """It waits in native code. Of a thread that others wait for that is as if it acted at any time."""
+
+    __slots__ = ()
+
+
+class Elsewhere(Unseen):
+    """A process that perfwatch does not follow: outside of the job, or at the other end of a connection."""
+
+    __slots__ = ()
+
+
+class AnswerDue(Unseen):
+    """A probe was asked and has not answered yet."""
 
     __slots__ = ()
 

@@ -6,28 +6,27 @@ A window of any other length holds now one more of them, now one less, and what 
 from collections.abc import Callable
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.progress import StepClock
+from perfwatch.triage.moving.progress import LONGER, StepClock
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import TWICE
 from perfwatch.triage.words.frames import any_tag, tags, user_frame
 from perfwatch_probes.readings import Frame, Stack
 
 LONG_SECONDS = 120.0  # in which phases of a quarter of a minute come back
-COMES_BACK = 2  # separate phases within the window
 STEP_TAGS = ("backward", "optimizer", "forward")
-LONG_STEP = 3.0  # times the usual one
 
 
 def recurrent(case: Case, rank: Member, seen: Profile, holds: Callable[[Stack], bool]) -> tuple[int, float]:
     """How often something came back between steps, and the share of whole periods that it takes; 0 where it did not come back."""
     phases = _separate(seen, holds)
-    if len(phases) < COMES_BACK:
+    if len(phases) < TWICE:
         return len(phases), 0.0
     shares = (seen.share_where(holds), _whole_periods(seen, phases).share_where(holds))
     return len(phases), min(*shares, _share_of_long_steps(case, rank, len(phases)))
 
 
-def is_in(frame: Frame | None, stack: Stack) -> bool:
+def is_at(frame: Frame | None, stack: Stack) -> bool:
     """Whether a stack is in the same function of the program's own as some frame."""
     own = user_frame(stack)
     return own is not None and frame is not None and (own.function, own.file) == (frame.function, frame.file)
@@ -38,7 +37,7 @@ def is_apart(case: Case, rank: Member, seen: Profile, holds: Callable[[Stack], b
     steps = case.steps(rank, LONG_SECONDS)
     usual = (steps.median_seconds if steps is not None else None) or 0.0
     longest = max((one.reading.span_seconds for one in seen.sights if holds(one.reading)), default=0.0)
-    if steps is None or not usual or longest < LONG_STEP * usual:
+    if steps is None or not usual or longest < LONGER * usual:
         return False
     return len(_late(steps)) >= len(_separate(seen, holds)) - 1  # the last one may be under way
 
@@ -88,4 +87,4 @@ def _share_of_long_steps(case: Case, rank: Member, times_seen: int) -> float:
 def _late(steps: StepClock) -> list[int]:
     """Which of the steps are long ones."""
     usual = steps.median_seconds or 0.0
-    return [number for number, one in enumerate(steps.intervals) if usual and one >= LONG_STEP * usual]
+    return [number for number, one in enumerate(steps.intervals) if usual and one >= LONGER * usual]

@@ -108,6 +108,13 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
     )
 
 
+def steady_steps(history: History, pid: int) -> tuple[float, float]:
+    """For how many seconds the agent has counted steps after the warm-up, as far as is remembered, and the longest gap meanwhile."""
+    looks = [one for one in history.series(r.Steps, pid) if one.reading.count > WARM_UP_STEPS]
+    ended = looks[-1].at - (looks[-1].reading.step_ago_seconds or 0.0) if looks else 0.0
+    return (max(0.0, ended - looks[0].at), _longest(looks)) if looks else (0.0, 0.0)
+
+
 def _intervals(looks: list[Seen[r.Steps]]) -> tuple[float, ...]:
     """What these looks tell, but for the warm-up: only where the first steps of the process are among them, and a tenth at most."""
     told = [value for one in looks for value in one.reading.interval_seconds]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
@@ -12,30 +11,25 @@ from perfwatch.triage.history import median
 from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
-from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.ranks.groups import FEW, once_per_case
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.data import WAITING_SHARE, awaits_data
+from perfwatch.triage.shares.budget import awaits_data, trained_for
+from perfwatch.triage.shares.data import WAITING_SHARE
+from perfwatch.triage.shares.own_work import waits_for_ranks
 from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.thresholds import FEW_TIMES, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN, TWICE
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of
 from perfwatch.verdict import Culprit, Evidence
 from perfwatch_probes.readings import GpuSample, Stack
 
-LATELY_SECONDS = 6.0
-CAME_BACK = 2  # times: once may be the step that never ended
-WOKEN = 3  # times: less may be what led up to a hang
-IMPORTING = 0.1  # of the time
-LOADER_SHARE = 0.3  # of the late rank's time spent waiting for its own workers
 DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
-CLOCK_RATIO = 0.9  # of the peers' clocks
 RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 TAKEN, FREE = 0.9, 0.6
 # Measured on H100 with one rank whose batches are twenty times as long: its card's memory at 0.33 of its maximum, 61 % of its
 # multiprocessors active; the other's at 0.03 and 20 %, with a kernel on it 85 % of the time.
 WORKS, TIMES, HELD, WAITING_SM = 0.15, 3.0, 0.75, 0.4
-ALIKE = 0.1  # of the time, or of the multiprocessors
 
 Profiles = list[tuple[Member, Profile]]
 
@@ -115,11 +109,11 @@ def go_on(case: Case) -> bool:
     One that nearly always waits was seen to leave the wait and come back, or was woken again and again. The steps in between may take
     microseconds, in which no sample falls; the kernel counts each time that the thread was woken.
     """
-    meet = any(meets_again(case, rank, LATELY_SECONDS) for rank in case.ranks)
+    meet = any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks)
     for rank in case.ranks:
         end, moved = case.chains[rank.pid].end, moves(case.history, rank.pid, case.progress[rank.pid].thread)
         apart = meet and end.kind not in ("collective", "gpu")
-        comes_back = (moved.recurrent and moved.times >= WOKEN) or meets_again(case, rank, WINDOW_SECONDS)
+        comes_back = (moved.recurrent and moved.times >= FEW_TIMES) or meets_again(case, rank, WINDOW_SECONDS)
         if case.progress[rank.pid].kind == "still" and not apart and not comes_back and not wakes_soon(case, end):
             return False
     return True
@@ -132,7 +126,7 @@ def overdue(case: Case) -> bool:
 
 def meets_again(case: Case, rank: Member, seconds: float) -> bool:
     """True if a rank was seen to leave what the ranks meet in, and to come back, again and again."""
-    return case.profile(rank, seconds).turns(partial(in_collective, case)) >= CAME_BACK
+    return case.profile(rank, seconds).turns(partial(in_collective, case)) >= TWICE
 
 
 # Which of them are there to train
@@ -179,7 +173,7 @@ def excused(case: Case, ranks: Profiles) -> bool:
     the others its workers go on, so that its next batches lie ready if they are any faster than the steps. A rank that has no batches
     left (torch's Join), or exchanges by MPI and was never in a backward pass, serves the others.
     """
-    begins = any(seen.share("import") > IMPORTING for _, seen in ranks)
+    begins = any(seen.share("import") > NOTABLE for _, seen in ranks)
     starve = all(seen.share_where(awaits_data) >= WAITING_SHARE for _, seen in ranks)
     serves = any(
         seen.seen("shadow")
@@ -207,7 +201,7 @@ def cards_alike(case: Case, ranks: Profiles) -> bool:
     """
     cards = [card for card in _cards(case, ranks).values() if card.source == "gpm"]
     taken, active = [card.graphics or 0.0 for card in cards], [card.sm_active or 0.0 for card in cards]
-    alike = len(cards) == len(ranks) and max(max(each) - min(each) for each in (taken, active)) <= ALIKE
+    alike = len(cards) == len(ranks) and max(max(each) - min(each) for each in (taken, active)) <= NOTABLE
     return alike and min(taken) >= TAKEN
 
 
@@ -274,7 +268,7 @@ def _throttled(case: Case, late: Member) -> OwnCause | None:
         if clock is not None:
             clocks[rank.pid] = clock
     usual = median(clock for pid, clock in clocks.items() if pid != late.pid)
-    if late.pid not in clocks or usual is None or clocks[late.pid] > CLOCK_RATIO * usual:
+    if late.pid not in clocks or usual is None or clocks[late.pid] > NEARLY_ALL * usual:
         return None
     uuid = cards_of(case.history, late.pid).uuids[0]
     newest = case.history.latest(GpuSample, uuid)
@@ -290,7 +284,7 @@ def _throttled(case: Case, late: Member) -> OwnCause | None:
 def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     """It waits for its own DataLoader workers."""
     share = seen.share("loader_wait")
-    if share < LOADER_SHARE:
+    if share < OFTEN:
         return None
     workers = case.worker_profiles(late, WINDOW_SECONDS)
     busiest = max(workers, key=lambda pid: workers[pid].share("fetch"), default=None)

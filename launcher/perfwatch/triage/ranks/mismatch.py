@@ -6,36 +6,29 @@ kernel waits, and connections show that nothing is on its way.
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from perfwatch.text import duration
-from perfwatch.triage.cards.gpu import polls, regime, regimes
+from perfwatch.triage.cards.gpu import POLLING_UNITS, Regime, polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.hang import COMPARE, Place, hang_between, listed, numbered, rank_of, silent, waits_as
+from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND, Flow
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
-    COMPARE,
     POINT_TO_POINT,
     RECEIVES,
     SENDS,
-    Place,
     call_of,
     exchange,
-    hang_between,
-    in_collective,
     leaves,
-    listed,
     makes_group,
     may_join_beside,
-    mpi_calls,
-    numbered,
     one_sided,
-    rank_of,
-    silent,
-    waits_as,
 )
 from perfwatch.triage.ranks.groups import (
     FEW,
@@ -45,20 +38,27 @@ from perfwatch.triage.ranks.groups import (
     WaitGraph,
     counted_apart,
     disagreement,
+    exchanging,
+    never_called,
+    once_per_case,
     shown,
     wait_graph,
     why_in_a_ring,
 )
-from perfwatch.triage.ranks.same_call import SameCall, between_ranks, carried, same_call, travels
+from perfwatch.triage.ranks.traffic import between_ranks, carried, has_arrived, travels
 from perfwatch.triage.rule import Cause
+from perfwatch.triage.shares.own_work import mpi_calls
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.libraries import EXCHANGE
 from perfwatch.triage.waits.native_waits import reduces
 from perfwatch.triage.words.frames import collective_name, show, user_frames
 from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES
-from perfwatch.verdict import Alternative, Evidence, Finding, Level, Outcome
+from perfwatch.verdict import Alternative, Evidence, Finding, Level, Missing, Outcome
+from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Operation, Process, Stack, Thread
 
+SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 MISMATCHED = Cause("mismatched_collective", "hung", "user_code", (Process, Thread, Stack))
 KINDS = ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "send", "recv")  # NCCL's
 # mpi4py has each collective twice: for buffers, and for objects. A send may wait for its receiver.
@@ -66,6 +66,111 @@ MPI_SENDS, MPI_RECEIVES = frozenset({"send", "ssend", "rsend"}), frozenset({"rec
 ALL_SEND, ALL_RECEIVE = "every rank sends and none receives", "every rank waits to receive and none sends"
 WEDGE, STALL = "wedged_collective", "stalled_collective"
 IN_A_CALL = {STALL: "every rank is in a collective"}
+
+
+# One and the same call
+
+
+@dataclass(frozen=True)
+class SameCall:
+    """Ranks that are in one call. ``recorded``: the flight recorders say so; ``counted``: RAS does; else only the stacks."""
+
+    chains: tuple[Chain, ...]
+    graph: WaitGraph | None
+    recorded: bool
+    counted: bool
+    flow: Flow | None  # over the ranks' own connections; None where these could not be read
+    bytes_per_second: float
+    rdma: bool  # there are RDMA ports, over which the collective may run instead
+
+    @property
+    def on_cards(self) -> bool:
+        """True if the collective runs on GPUs."""
+        return self.recorded or self.counted or all(chain.end.kind == "gpu" for chain in self.chains)
+
+    @property
+    def delivered(self) -> bool:
+        """True if the collective runs over connections on which nothing is under way, so that no network holds it up.
+
+        NCCL's data may go elsewhere, so they must have carried some; gloo has nothing else. Where the recorders show one call in
+        every rank, its size is the same.
+        """
+        return has_arrived(self.flow, self.on_cards) and not self.recorded and not self.rdma
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long no rank has gone on."""
+        silent = min(chain.end.silent_seconds or 0.0 for chain in self.chains)
+        return silent if self.graph is None else max(silent, self.graph.seconds)
+
+    @property
+    def place(self) -> str:
+        """The call, as the recorders or the stacks name it, and the line."""
+        named = next(iter(self.graph.calls.values()), "") if self.graph is not None else ""
+        first = self.chains[0]
+        call = named or ("the same collective" if self.on_cards else first.awaited)
+        return f"{call} at {show(first.start.frame or first.end.node.frame)}"
+
+    def evidence(self, case: Case) -> tuple[Evidence, ...]:
+        """What the counts or the recorders show, and what the network does."""
+        nothing = case.saw(
+            "network",
+            "host" if self.flow is None else "the ranks' connections",
+            "nothing travels",
+            f"{self.bytes_per_second / 1024:.1f} KiB/s" if self.flow is None else self.flow.shown(),
+            "gradients travel in each step",
+        )
+        return (*(self.graph.evidence(case) if self.graph is not None else ()), nothing)
+
+
+@once_per_case
+def same_call(case: Case) -> SameCall | Missing | None:
+    """All ranks in one call that does not end; ``Missing`` where one more source would have to be read."""
+    graph = wait_graph(case)
+    stands = graph is not None and graph.seconds >= STRUCTURAL_SECONDS
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid)]
+    computes = any(card.units > POLLING_UNITS for card in cards)  # a call that is not over may only wait for its turn
+    recorded = graph is not None and graph.together and stands and not computes
+    counted = graph is not None and graph.level and stands and all(polls(case.history, one.pid) for one in case.ranks)
+    known = recorded or counted
+    chains = tuple(case.chains.values()) if known else case.still_chains
+    if len(chains) < 2 or len(chains) < len(case.ranks):
+        return None
+    if not known and not all(in_call(case, chain) for chain in chains):
+        return None
+    sends = any(chain.end.detail == EXCHANGE or call_of(chain) in POINT_TO_POINT for chain in chains)
+    if sends or exchanging(case) or (not recorded and never_called(case)):
+        return None  # in sends and receives, which are no call that all are in, and which RAS does not count
+    if not case.job.covered:
+        return only_some_are_here(case, "a rank there may be elsewhere")
+    levels = [card.sm_active for card in cards if card.sm_active is not None]
+    if max(levels, default=0.0) - min(levels, default=0.0) > SAME_FOOTPRINT:
+        return (
+            None  # a card that does not look like the others is in another kernel, before or instead of the collective
+        )
+    at_one_line = len({show(chain.start.frame) for chain in chains}) == 1 and all(chain.start.stack for chain in chains)
+    if (graph is not None and graph.edges) or not (recorded or at_one_line):
+        return None
+    own, moved = carried(case, WINDOW_SECONDS), between_ranks(case)
+    if moved is None:
+        return case.lacks("network") or Missing(witness="network", reason="the interfaces were not read twice")
+    if moved > SILENT_BYTES_PER_SECOND:
+        return None
+    ports = (case.history.latest(r.Network, *key) for key in case.history.entities(r.Network))
+    rdma = any(port is not None and port.reading.kind == "rdma" for port in ports)
+    return SameCall(chains, graph, recorded, counted, own, moved, rdma)
+
+
+def only_some_are_here(case: Case, why: str) -> Missing:
+    """That ranks of the job are on other machines, where they would have to be looked at."""
+    reason = f"{len(case.job.ranks)} of {case.job.world_size} ranks are on this machine"
+    return Missing(witness="ranks", reason=reason, advice=f"run perfwatch attach on the other nodes too: {why}")
+
+
+def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
+    """True if a card differs from the one in the middle of all of them."""
+    levels = sorted(one.sm_active or 0.0 for one in cards)
+    return abs((card.sm_active or 0.0) - levels[len(levels) // 2]) > SAME_FOOTPRINT
 
 
 # What recorders and counts show
@@ -187,7 +292,7 @@ def _in_other_groups(case: Case, graph: WaitGraph) -> dict[int, Place]:
     ends = [chain for seat in graph.ends if (chain := case.chains.get(seat.pid or 0)) is not None]
     late = {rank_of(one): Place.of(one, call) for one in ends if (call := _instead(case, graph, one, waiting))}
     all_are = case.job.covered and len(late) == len(graph.ends) and len(waiting) + len(late) >= len(case.ranks)
-    stand = waiting and all(in_collective(case, chain) for chain in waiting) and _silence(case)
+    stand = waiting and all(in_call(case, chain) for chain in waiting) and _silence(case)
     return late if all_are and stand else {}
 
 
@@ -296,7 +401,7 @@ def left_early(case: Case) -> Outcome:
     leave = f"{where} {'destroys its' if len(leaving) == 1 else 'destroy their'} process group"
     calls = "one more" if crossed is None else f"different calls ({_counted(crossed)})"
     own, polling = carried(case, WINDOW_SECONDS), [polls(case.history, chain.start.pid) for chain in waiting]
-    seen = all(one or in_collective(case, chain) for one, chain in zip(polling, waiting, strict=True))
+    seen = all(one or in_call(case, chain) for one, chain in zip(polling, waiting, strict=True))
     may_talk = sum(polling) > 1 and (own is None or not own.silent)  # in a slow collective among themselves
     return hang_between(
         case,

@@ -5,33 +5,32 @@ from functools import partial
 
 import msgspec
 
-from perfwatch.triage.busy import MOVES_SHARE, WINDOW_SECONDS, Phase, phases
 from perfwatch.triage.cards.accelerated import drives_a_card, sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, has_trained, since_training
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.thresholds import WORKS_BYTES
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.calls import exchange, in_collective, leaves
+from perfwatch.triage.ranks.calls import exchange, leaves
 from perfwatch.triage.ranks.groups import growing
-from perfwatch.triage.ranks.lateness import LATELY_SECONDS as MEETING_SECONDS
 from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.workers import through_a_queue, without_a_batch
-from perfwatch.triage.shares.data import producers, starving, works
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training, lasting
-from perfwatch.triage.shares.saving import SYNCS
+from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
+from perfwatch.triage.shares.data import producers, starving
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
@@ -40,10 +39,13 @@ from perfwatch.triage.shares.thresholds import (
     LATELY_SECONDS,
     MANY_TIMES,
     MEDIUM,
+    MINUTE_SECONDS,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
     NOTABLE,
+    NOW_SECONDS,
+    TWICE,
 )
 from perfwatch.triage.shares.training import (
     clears,
@@ -54,7 +56,18 @@ from perfwatch.triage.shares.training import (
     training_loop,
     without_gradients,
 )
-from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, Facts, Line, Saw, samples
+from perfwatch.triage.slowness import (
+    FEW_SAMPLES,
+    NOTED,
+    PHASE_SECONDS,
+    Facts,
+    Line,
+    Phase,
+    Saw,
+    phases,
+    repeated,
+    samples,
+)
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit
@@ -69,7 +82,6 @@ EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
 
-YOUNG_SECONDS = 120.0
 LOADS = Line(
     STARTING,
     "the program is still starting: imports, loading or initialisation",
@@ -101,16 +113,16 @@ def starting(case: Case) -> Outcome:
         steps, rank = case.steps(phase.rank), phase.rank
         if steps is not None and steps.count > 0:
             continue
-        if phase.runs < MOVES_SHARE and phase.motion.distinct <= 1:
+        if phase.runs < SIGN_OF_LIFE and phase.motion.distinct <= 1:
             continue
         share = phase.profile.share("import", "load", "init")
         if share >= MOSTLY:
             return phase.finding(case, LOADS, CERTAIN, share=share)
         age = (case.job.members[rank.pid].process.age_seconds or 0.0) + case.at
-        young = steps is not None and age < YOUNG_SECONDS and not phase.profile.seen("loader", "collective")
+        young = steps is not None and age < MINUTE_SECONDS and not phase.profile.seen("loader", "collective")
         if phase.runs > MOSTLY and young:
             return phase.finding(case, PREPARES, MEDIUM)
-        if phase.runs > MOVES_SHARE and case.awaited_at_start(rank.pid):
+        if phase.runs > SIGN_OF_LIFE and case.awaited_at_start(rank.pid):
             return phase.finding(case, RUNS_AT_START, HIGH)
         if phase.runs > MOSTLY and prepares(case, rank) and not has_trained(case, rank):
             return phase.finding(case, PREPARES, MEDIUM)
@@ -120,7 +132,6 @@ def starting(case: Case) -> Outcome:
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
 LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
-LATER = 2.0  # times the share of the time that each other environment works
 EVALUATES = Line(
     EVALUATING,
     "the model runs without backward or optimizer steps: {what} at {at}",
@@ -154,7 +165,7 @@ def evaluating(case: Case) -> Outcome:
         thread, chain = case.progress[rank.pid].thread, case.chains[rank.pid]
         if turns_within(case.history, rank.pid, thread) is not None or polls(case.history, rank.pid):
             continue  # one forward pass, which may never end; or its card only waits for another rank
-        if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_collective(case, chain)):
+        if case.progress[rank.pid].kind == "still" and (len(chain.links) > 1 or in_call(case, chain)):
             continue  # it does not run: another one holds what it needs to go on in its forward pass, or has not come to it
         if found := _evaluates(case, rank, seen) or collects(case, rank):
             return in_time(case, rank, found)
@@ -164,7 +175,7 @@ def evaluating(case: Case) -> Outcome:
 def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     steps = case.progress[rank.pid].steps
     if seen.count(makes_gradients) or (
-        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < WINDOW_SECONDS
+        steps is not None and steps.ago_seconds is not None and steps.ago_seconds < PHASE_SECONDS
     ):
         return None
     launching = 1.0 - sync_share(case, seen)  # reading each result is a wait for the card most of the time
@@ -180,7 +191,7 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
 
 
 def _lately(case: Case, rank: Member) -> Profile:
-    seen, longer = case.profile(rank, WINDOW_SECONDS), case.profile(rank, LATELY_SECONDS)
+    seen, longer = case.profile(rank, PHASE_SECONDS), case.profile(rank, LATELY_SECONDS)
     return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
 
 
@@ -227,19 +238,20 @@ def _slowest_environment(
     if receives < MOSTLY * whole.share_where(steps):
         return None
     pids = [pid for pid, _ in producers(case, rank) if pid != rank.pid and case.job.members[pid].role != "worker"]
-    seen = {pid: lasting(case.history, pid, pid, LATELY_SECONDS) for pid in pids}
-    shares = {pid: one.share_where(_at_work) for pid, one in seen.items() if one.samples}
+    spent = {pid: worker_budget(case, pid, pid) for pid in pids}
+    at_work = {pid: one.of(*WORK).where(_computes) for pid, one in spent.items() if one.seen.samples}
+    shares = {pid: one.samples / spent[pid].seen.samples for pid, one in at_work.items()}
     if len(shares) < 2:
         return None
     others, last = sorted(shares, key=lambda pid: shares[pid])[-2:]
-    line = show(seen[last].top_line(_at_work))
-    if shares[last] < MOSTLY or shares[last] < LATER * shares[others] or line is None:
+    line = show(at_work[last].top_line())
+    if shares[last] < MOSTLY or shares[last] < TWICE * shares[others] or line is None:
         return None
     return last, shares[last], line
 
 
-def _at_work(stack: Stack) -> bool:
-    return works(stack) and not any_tag(inner_tags(stack), "mp_receive", "mp_send")
+def _computes(stack: Stack) -> bool:
+    return not any_tag(inner_tags(stack), "mp_receive", "mp_send")
 
 
 COMPUTES = Line(
@@ -259,7 +271,7 @@ COMPUTES = Line(
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
-    if growing(case) or any(meets_again(case, rank, MEETING_SECONDS) for rank in case.ranks):
+    if growing(case) or any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
     return next((one for one in found if one is not None), None) or gathering(case) or _between_steps(case)
@@ -347,7 +359,6 @@ def gathering(case: Case) -> Finding | None:
 
 # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
 LEAST_BYTES = 512
-TRAINS = frozenset("backward step zero_grad forward fit train train_step training_step".split())
 ARRIVES = Line(
     DOWNLOADING,
     "a download is running{where}: {kib:,.0f} KiB arrived while perfwatch watched",
@@ -363,7 +374,7 @@ def downloading(case: Case) -> Outcome:
     """Fires on a rank that makes no step while bytes arrive on the socket that it waits for."""
     fed = starving(case)
     for rank in case.ranks:
-        now, chain, recent = case.progress[rank.pid], case.chains[rank.pid], case.profile(rank, WINDOW_SECONDS)
+        now, chain, recent = case.progress[rank.pid], case.chains[rank.pid], case.profile(rank, PHASE_SECONDS)
         if (fed is not None and fed.rank.pid == rank.pid) or (now.kind == "moving" and now.steps is not None):
             continue  # batch after batch comes, however slowly
         if sends(chain.end) is not None or "remote_get" in chain.end.node.inner:
@@ -425,16 +436,6 @@ def in_time(case: Case, rank: Member, found: Finding) -> Finding:
         return found
     said = f"{found.summary}; no step for {ago / 60:.0f} min: does what it goes through have an end?"
     return msgspec.structs.replace(found, confidence=min(MEDIUM, found.confidence), summary=said)
-
-
-def repeated(case: Case, frame: Frame | None, confidence: float) -> float:
-    """The confidence in a save or a download, less where its line turns in a ``while`` loop in which nothing trains.
-
-    It may be tried again and again, and fail or be found wanting each time.
-    """
-    line = line_of(case.history, frame)
-    alone = line is not None and line.loops[:1] == ("while",) and not line.calls_unnamed
-    return min(MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence
 
 
 def through_data(case: Case, cause: Cause) -> Iterator[Finding]:

@@ -1,29 +1,21 @@
 """Hangs in calls between ranks: one rank never joined (stalled), the calls differ (mismatched), or all are in one (wedged)."""
 
+from math import inf
+
 import msgspec
 
 from perfwatch.text import duration
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import stacks_of
+from perfwatch.triage.graph.decide import state_of
+from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, stacks_of, waits_as
+from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
-from perfwatch.triage.ranks.calls import (
-    Place,
-    hang_between,
-    in_collective,
-    leaves,
-    links,
-    listed,
-    makes_group,
-    numbered,
-    over,
-    rank_of,
-    silent,
-    waits_as,
-)
+from perfwatch.triage.ranks.calls import leaves, over
 from perfwatch.triage.ranks.groups import WaitGraph, recorder_owes, unanswered, wait_graph
-from perfwatch.triage.ranks.same_call import only_some_are_here, same_call
+from perfwatch.triage.ranks.mismatch import only_some_are_here, same_call
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.locks import held_up, partners
 from perfwatch.triage.waits.chain import Chain
@@ -41,14 +33,15 @@ def stalled(case: Case) -> Outcome:
     if max(len(case.job.ranks), case.job.world_size or 1) < 2:
         return None
     graph = wait_graph(case)
-    waiting = [chain for chain in case.still_chains if in_collective(case, chain)]
+    waiting = [chain for chain in case.still_chains if in_call(case, chain)]
     gone = absentee.missed(case, graph)
-    absent = [chain for chain in case.chains.values() if not in_collective(case, chain)]
+    absent = [chain for chain in case.chains.values() if not in_call(case, chain)]
+    absent = [chain for chain in absent if not absentee.is_unread(case, chain)] or absent
     if graph is not None and graph.edges:
         waiting = [chain for chain in case.chains.values() if graph.edges.get(rank_of(chain))] or waiting
     if graph is not None and graph.edges and not gone:
         here = [case.chains[seat.pid] for seat in graph.ends if seat.pid in case.chains]
-        if any(in_collective(case, chain) for chain in here):
+        if any(in_call(case, chain) for chain in here):
             return None  # behind, and yet in a collective, or in a kernel of its own: counts alone cannot say which
         read = {chain.start.pid for chain in here if not absentee.is_unread(case, chain)}
         unseen = [seat for seat in graph.ends if seat.pid not in read]
@@ -60,40 +53,45 @@ def stalled(case: Case) -> Outcome:
     if not case.job.covered and (graph is None or not absent):
         lacking = only_some_are_here(case, "the rank that is missing here may be there")
         return Abstention(cause=STALLED.name, missing=(lacking,))
-    if absent and not gone and all(map(makes_group, absent)) and absentee.waits_for_all(case, waiting, absent):
-        return None  # those that have not come are in a call themselves
-    waited = silent(waiting)
-    at_work = any(leaves(one) or (not over(one) and absentee.works(case, one, waited)) for one in absent)
+    at_work = any(leaves(one) or (not over(one) and absentee.comes(case, one)) for one in absent)
     lost = absentee.lost(gone, absent, graph, at_work)
     if lost is not None:
         return absentee.ended(case, waiting[0], lost, graph)
     return None if at_work else _stalled(case, waiting, absent, graph)
 
 
-def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding:
+def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitGraph | None) -> Finding | None:
     first, (op, places) = absent[0], absentee.calls_of(graph, waiting)
     left = absentee.left_over(case, first)
     roots = held_up(first.end.node, partners(case, first)) if first.end.kind == "lock" and not left else []
-    stay = absentee.stay(case, waiting, absent)
-    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, stay.holder)
+    holder, loads = absentee.holder_waits(waiting, first), absentee.brings_no_batch(case, first)
+    states = [state_of(case, chain.start.pid) for chain in waiting]
+    needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
+    if needs == inf:
+        return None  # what it does was not read
+    if first.end.kind in ("sleep", "file_poll"):  # it asks for one thing since the others wait
+        stood = max(stood, silent(waiting))
+    named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
     found = hang_between(
         case,
         STALLED,
         [first],
         f"{named} never joined {op}: {why}; {listed(waiting)} for it",
-        patience=stay.patience,
-        stood=stay.seconds,
-        ceiling=stay.ceiling,
+        patience=needs,
+        stood=stood,
+        ceiling=MAY_COME
+        if first.end.kind == "rendezvous"
+        else 1.0,  # a client of the store that is no rank may set a key
         evidence=(
             *(graph.evidence(case) if graph is not None else ()),
             *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
-            *stay.evidence,
+            *loads,
             *unanswered(case),
         ),
         refuted={"straggling_rank": "not one collective has completed meanwhile"},
         advice=(*ask(first.end), stacks_of(first.end.node.pid)),
     )
-    ends = (one for chain in (*absent, stay.holder) if chain is not None for one in chain.culprits())
+    ends = (one for chain in (*absent, holder) if chain is not None for one in chain.culprits())
     return msgspec.structs.replace(
         found,
         culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),

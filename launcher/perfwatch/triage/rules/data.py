@@ -7,21 +7,31 @@ from functools import partial
 
 import msgspec
 
-from perfwatch.triage.cards.accelerated import since_first_step
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, median, quantile
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
-from perfwatch.triage.moving.periods import is_apart, is_in, recurrent
+from perfwatch.triage.moving.periods import is_apart, is_at, recurrent
 from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.budget import (
+    Bin,
+    Budget,
+    awaits_data,
+    bin_of,
+    budget,
+    is_in,
+    native_python_share,
+    since_first_step,
+    worker_budget,
+)
 from perfwatch.triage.shares.cpu import spare_cores
-from perfwatch.triage.shares.data import Starving, at_lock, awaits_data, hands_on, starving, turns
-from perfwatch.triage.shares.own_work import awaits_a_program, fetches, fetches_itself, own_python, takes_a_lock
+from perfwatch.triage.shares.data import Starving, at_lock, hands_on, starving, turns
+from perfwatch.triage.shares.own_work import awaits_a_program, fetches_itself, own_python
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
-from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, does_other_work, keeps_gil, native_python_share
+from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -34,10 +44,11 @@ from perfwatch.triage.shares.thresholds import (
     MOSTLY,
     MUCH,
     NOTABLE,
+    OFTEN,
     TWICE,
 )
 from perfwatch.triage.shares.training import STEPS, in_environment, in_rollout, makes_batches
-from perfwatch.triage.slowness import RESIDUE, Facts, Line, Saw, Share, certainty, samples, slow, working, worst
+from perfwatch.triage.slowness import RESIDUE, Facts, Line, Part, Saw, certainty, samples, slow, working, worst
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import any_tag, show, tags
 from perfwatch.verdict import Finding, Outcome
@@ -51,7 +62,6 @@ SERIAL_LOADING = Cause("serial_loading", "slow", "data", (Stack,))
 BURSTY_LOADING = Cause("bursty_loading", "slow", "data", (Stack,))
 WORKER_RESPAWN = Cause("worker_respawn", "slow", "data", (Process, Stack))
 
-SPARE_CORES = 0.25  # with less than that idle, more workers would take their time from those that are there
 
 RUN_ONLY = ("starved_by_transforms", "the workers run only {does.runs:.0%} of the time")
 COMPUTE = Line(
@@ -134,7 +144,7 @@ def _advice(case: Case, found: Starving, computes: bool, uneven: bool, unused: b
     if unused:
         return "make that cheaper, hand on less of it, or let more of it wait: no step uses what is waited for"
     spare = spare_cores(case, found.rank.pid)
-    if spare is not None and spare < SPARE_CORES:
+    if spare is not None and spare < MUCH:
         return "make the transform cheaper, or do it ahead of training: no CPU is left for more workers"
     return "raise num_workers or make the transform cheaper"
 
@@ -143,9 +153,6 @@ def _makes_experience(case: Case, found: Starving) -> bool:
     """True if most of the waiting is for environments, which work by turns: one that waits for its next action is as it should be."""
     steps, seen = in_environment(case.history, found.profile), found.profile.where(awaits_data)
     return seen.share_where(steps) > MOSTLY
-
-
-OF_REQUESTS = frozenset({"http", "ssl", "selector", "retry"})
 
 
 def starved_by_network(case: Case) -> Outcome:
@@ -159,7 +166,7 @@ def starved_by_network(case: Case) -> Outcome:
     served = server(case, found)
     if served is not None and served.computes:
         return None
-    by_name = any(seen.share("http", "ssl") for _, _, seen in found.profiles(case))  # a client's code asks
+    by_name = any(worker_budget(case, *key).share(Bin.NETWORK) for key in found.producers)  # a client's code asks
     peer = f" ({does.where})" if does.where else ""
     if served is not None:
         peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
@@ -167,16 +174,11 @@ def starved_by_network(case: Case) -> Outcome:
     return found.finding(case, READ_SOCKETS, f"waiting for the network{peer}", ceiling=ceiling, does=does)
 
 
-def _asks(_: Case, stack: Stack) -> bool:
-    """True if a line of the program has asked by HTTP, for no other known kind of work."""
-    return "http" in (found := tags(stack)) and found <= OF_REQUESTS
+def _asks_in_steps(case: Case, _: Member, spent: Budget) -> bool:
+    return spent.seen.turns(is_in(case, Bin.NETWORK)) >= TWICE and spent.seen.seen(*STEPS)
 
 
-def _asks_in_steps(case: Case, _: Member, seen: Profile) -> bool:
-    return seen.turns(partial(_asks, case)) >= TWICE and seen.seen(*STEPS)
-
-
-ASKS_ITSELF = Share(
+ASKS_ITSELF = Part(
     Line(
         STARVED_BY_NETWORK,
         "the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {at}",
@@ -184,7 +186,7 @@ ASKS_ITSELF = Share(
         (("blocked_network", "answers come, and steps go on"),),
         ("ask at {at} for many steps at once, or in a thread beside training", "ss -tni"),
     ),
-    _asks,
+    (Bin.NETWORK,),
     given=_asks_in_steps,
     ceiling=HIGH,
 )
@@ -365,13 +367,16 @@ def serial_loading(case: Case) -> Outcome:
     if found is None:
         return _other_work(case)
     rank, seen, lost = found
-    if seen.share_where(lambda stack: fetches(stack) and takes_a_lock(case.history, stack)) >= MOSTLY * lost:
-        return None  # the lock holder keeps it from its data
-    draws = seen.seen(*STEPS) and seen.share_where(in_own_sampler) >= MOSTLY * lost
-    own = in_own_sampler if draws else fetches_itself
-    frame = seen.top_line(own if seen.share_where(own) >= MOSTLY * lost else fetches)
+    spent = budget(case, rank)
+    draws = seen.seen(*STEPS) and spent.share(Bin.DRAWING) >= MOSTLY * lost
+    batches = spent.of(Bin.DRAWING if draws else Bin.LOADING)
+    own = batches.where(in_own_sampler if draws else fetches_itself)
+    frame = (own if own.samples >= MOSTLY * lost * seen.samples else batches).top_line()
     sure = min(certainty(lost), loading_ceiling(case, rank, lost))
     return slow(case, DRAWS if draws else FETCHES, rank, lost, frame=frame, confidence=sure, seen=seen)
+
+
+OTHER = (Bin.OTHER, Bin.PROGRAM, Bin.UNPICKLING)
 
 
 def _other_work(case: Case) -> Outcome:
@@ -387,14 +392,14 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
     makes_experience = in_rollout(case.history, seen)
 
     def works(stack: Stack) -> bool:
-        return does_other_work(case, stack) and not makes_experience(stack)
+        return bin_of(case, stack) in OTHER and not makes_experience(stack)
 
     def phase(stack: Stack) -> bool:
-        return is_in(frame, stack) and works(stack)
+        return is_at(frame, stack) and works(stack)
 
     frame = seen.top_line(works)
     python = seen.share_where(lambda stack: own_python(case.history, stack) or awaits_a_program(stack))
-    kept = keeps_gil(whole, partial(does_other_work, case)) if native is None else native >= NATIVE_SHARE
+    kept = keeps_gil(whole, is_in(case, *OTHER)) if native is None else native >= OFTEN
     apart = is_apart(case, rank, seen, phase)
     lost = min(seen.share_where(works), recurrent(case, rank, seen, phase)[1] if apart else 1.0)
     trains = seen.seen(*STEPS) or computed(case, rank)
@@ -420,7 +425,7 @@ def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
     So it is where no step is seen: what is loaded may never make a batch.
     """
     spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
-    if spare is not None and spare < SPARE_CORES and lost < MOSTLY:
+    if spare is not None and spare < MUCH and lost < MOSTLY:
         return LOW
     unseen = case.progress[rank.pid].kind != "moving"
     return MEDIUM if unseen or _sleeps_in_it(case, rank, lost) else 1.0

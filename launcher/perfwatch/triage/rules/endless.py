@@ -13,12 +13,11 @@ from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
 from perfwatch.triage.ranks.absentee import left_over, others_train
-from perfwatch.triage.ranks.calls import RUNS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS, at_training, profile
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import End, Node, culprit, node_of
+from perfwatch.triage.waits.node import RUNS, End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.threads import HELD_BY, OTHERS_MOVE
 from perfwatch.triage.words.code import retries

@@ -4,18 +4,17 @@ import msgspec
 
 from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import inferred
-from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, kernels, regime, regimes
+from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, idle_card_seconds, kernels, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, index_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.hang import hung, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import engine_quiet, unfed
 from perfwatch.triage.moving.motion import dominant, motion
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.ranks.same_call import stands_out
+from perfwatch.triage.ranks.mismatch import stands_out
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.rules.locks import stands_in_sync
 from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
@@ -216,7 +215,7 @@ def _idle_stream(case: Case) -> Finding | None:
         return None  # copies between cards wait for values that other ranks write
     for chain in case.still_chains:
         node = chain.start
-        idle = idle_card_seconds(case, node.pid) if _stands_in_sync(case, chain) else None
+        idle = idle_card_seconds(case.history, node.pid) if _stands_in_sync(case, chain) else None
         if idle is None or _has_come_back(case, node, idle) or _is_helped(case, node):
             continue
         card = regimes(case.history, node.pid)[0]

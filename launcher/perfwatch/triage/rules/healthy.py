@@ -7,7 +7,7 @@ from functools import partial
 from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, regimes, spins_on, unseen
-from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of, name_of, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -15,24 +15,33 @@ from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, Budget, budget
-from perfwatch.triage.shares.data import awaits_data
-from perfwatch.triage.shares.gil import GIL_SHARE, gil_wait
-from perfwatch.triage.shares.own_work import rests
+from perfwatch.triage.rules.python import gil_wait
+from perfwatch.triage.shares.budget import (
+    WRITING,
+    Bin,
+    Budget,
+    awaits_data,
+    budget,
+    native_python_share,
+    without_gradients_at,
+)
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.python import NATIVE_SHARE, OWN_SHARE, keeps_gil, native_python_share, python_called_back
+from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil, python_called_back
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     FEW_TIMES,
     HIGH,
     LARGE,
     LATELY_SECONDS,
+    MANY_TIMES,
     MEDIUM,
     MOSTLY,
     MUCH,
     NOTABLE,
+    NOW_SECONDS,
+    OFTEN,
 )
-from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates, without_gradients_at
+from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates
 from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
@@ -42,10 +51,8 @@ from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, Sta
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
-COPIES_MIB_PER_SECOND = 300.0  # over its link: a card that nothing is asked of moves a few
-FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
-MOMENT_SECONDS = 2.0  # a card that was given work a moment ago has idled for most of the window
+FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 COMPUTES = Line(
     CPU_TRAINING,
     "training makes progress: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
@@ -67,7 +74,7 @@ def cpu_training(case: Case) -> Outcome:
     if share < MOSTLY or runs < LARGE:
         return None
     cards = [card for rank in trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)]
-    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, MOMENT_SECONDS)]
+    lately = [card for rank in trainers for card in regimes(case.history, rank.pid, NOW_SECONDS)]
     if any(_is_given_work(case, card) for card in (*cards, *lately)):
         return None  # judged by its cards
     if not cards and any(_uses_a_card(case, rank) for rank in trainers):
@@ -76,17 +83,29 @@ def cpu_training(case: Case) -> Outcome:
     return _goes_on(case, trainers, share, runs, cards)
 
 
+SETUP = (Bin.TUNING, Bin.COMPILING, Bin.STARTING, Bin.WORKERS)
+
+
 def _computes(case: Case, rank: Member) -> float:
     """Share of the time that a rank trains; 0 where it is not seen to train, or something is known to be in its way."""
     spent = budget(case, rank)
-    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or spent.share(Bin.DATA) > LARGE:
+    if spent.seen.samples < FEW_SAMPLES or not spent.seen.seen(*TRAINING_TAGS) or _is_kept(spent):
         return 0.0
-    return 0.0 if _awaits_gil(case, rank) else 1.0 - spent.share(Bin.DATA, Bin.SETUP, Bin.SAVING)
+    return (
+        0.0
+        if _awaits_gil(case, rank)
+        else 1.0 - spent.share(Bin.DATA, Bin.UNPICKLING, *SETUP, Bin.SAVING, Bin.COPYING_MODEL)
+    )
+
+
+def _is_kept(spent: Budget) -> bool:
+    """True if one thing that is no training takes a large part of the time: whatever the reason, that is not healthy."""
+    return max(map(spent.share, (Bin.DATA, Bin.UNPICKLING, Bin.LOCK, *WRITING))) > LARGE
 
 
 def _awaits_gil(case: Case, rank: Member) -> bool:
     """True if it waits for a thread of its own process, whichever holds the GIL meanwhile."""
-    return (wait := gil_wait(case, rank)) is not None and wait.share >= GIL_SHARE
+    return gil_wait(case, rank) is not None
 
 
 def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, cards: list[Regime]) -> Finding:
@@ -123,13 +142,12 @@ def _is_given_work(case: Case, card: Regime) -> bool:
     return any(found.certain and card.uuid in found.uuids for found in held)
 
 
-MANY_PASSES = 8
 # Training that may be something else: where so much of the time counts in a bin, what is said of it.
 DOUBTS: tuple[tuple[Bin, float, str], ...] = (
     (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
     (Bin.OTHER, OWN_SHARE, "at {line}, outside of modules, backward passes and optimizers: is that the model?"),
     (Bin.NO_GRADIENTS, MUCH, "is forward passes without gradients, at {line}: an evaluation, or a part of the method?"),
-    (Bin.BATCHES, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
+    (Bin.LOADING, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
 )
 
 
@@ -159,7 +177,7 @@ def doubt(case: Case, ranks: Sequence[Member]) -> str:
 def _is_unknown(case: Case, rank: Member, one: Bin) -> bool:
     """True unless a native profile shows that what counts as other work is tensor arithmetic."""
     native = native_python_share(case, rank) if one is Bin.OTHER else None
-    return native is None or native >= NATIVE_SHARE
+    return native is None or native >= OFTEN
 
 
 def _line(history: History, spent: Budget, one: Bin) -> Frame | None:
@@ -194,7 +212,7 @@ def without_updates(case: Case, rank: Member) -> int:
     """How many backward passes were met, if they are many and no update was; else 0. Where steps are counted none need be seen."""
     seen = case.profile(rank, LATELY_SECONDS)
     passes = seen.turns(in_backward)
-    return passes if case.steps(rank) is None and passes >= MANY_PASSES and seen.share_where(updates) == 0.0 else 0
+    return passes if case.steps(rank) is None and passes >= MANY_TIMES and seen.share_where(updates) == 0.0 else 0
 
 
 PACE_SECONDS, EVENLY = 120.0, 1.1
@@ -224,7 +242,7 @@ def balanced(case: Case) -> Outcome:
         seen = case.profile(rank, LATELY_SECONDS)
         if seen.samples < FEW_SAMPLES or not seen.seen(*TRAINING_TAGS):
             return None
-        if max(budget(case, rank).share(one) for one in (Bin.DATA, Bin.LOCK)) > LARGE or _awaits_gil(case, rank):
+        if _is_kept(budget(case, rank)) or _awaits_gil(case, rank):
             return None  # whatever the reason, that is not healthy
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)
@@ -257,15 +275,15 @@ def _paced(case: Case) -> Finding | None:
     """One rank whose steps come evenly, with a sleep of the program's own between them: a simulator in real time, say."""
     if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
         return None
-    rank, sleeping = case.ranks[0], partial(rests, case.history)
-    steps, seen = case.steps(rank, PACE_SECONDS), case.profile(rank, LATELY_SECONDS)
+    rank, spent = case.ranks[0], budget(case, case.ranks[0])
+    steps, seen = case.steps(rank, PACE_SECONDS), spent.seen
     if steps is None or len(steps.intervals) < FEW_TIMES or seen.samples < FEW_SAMPLES:
         return None
-    slept, length, longest = seen.share_where(sleeping), steps.median_seconds or 0.0, steps.long_seconds or 0.0
+    slept, length, longest = spent.share(Bin.SLEEPING), steps.median_seconds or 0.0, steps.long_seconds or 0.0
     if slept < MOSTLY or longest > EVENLY * length:
         return None
     facts = Facts(length=duration(length, 3), longest=duration(longest, 3), lost=slept, seen=seen)
-    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(seen.top_line(sleeping)), **facts)
+    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:

@@ -13,12 +13,12 @@ from perfwatch.triage.history import History
 from perfwatch.triage.ranks import lateness
 from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
-from perfwatch.triage.ranks.same_call import MEBIBYTE, travelling
+from perfwatch.triage.ranks.traffic import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.own_work import takes_a_lock
-from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.slowness import FEW_SAMPLES, LOST_SHARE, WINDOW_SECONDS, Line, certainty, slow
+from perfwatch.triage.shares.budget import Bin, budget, spent
+from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, OFTEN
+from perfwatch.triage.slowness import FEW_SAMPLES, RESIDUE, WINDOW_SECONDS, Line, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
 from perfwatch.verdict import Culprit, Evidence, Level, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Process, Stack
@@ -35,17 +35,12 @@ NOT_HIDDEN = Line(
     ),
 )
 
-VICTIMS_WAIT = 0.25  # of a victim's time in collectives
 RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
 APART, WORKS = 0.3, 2.0
-SAVING = 0.5  # of what the late rank does besides waiting
 
 WAITING_SHARE = 0.45  # of every rank's time; ranks in step with little to send wait 0.33 to 0.39 of it
-MOST_OF_IT = 0.6
 BUSY_BYTES_PER_SECOND = 20 * MEBIBYTE  # that something travels at all: gloo over a loopback carries 500 MiB/s
-CROWDED = 0.5  # of the waiting counts beside another cause where it is not most of the time, or where the job's threads crowd the CPUs
-HELD_UP = 0.25
 # Wake-ups a second of the training thread, each for a part of a collective (measured: 270, of 12 KiB).
 SMALL_CALLS = 100.0
 # Measured on two H200 while 1 GiB is reduced in each step: 250 GiB/s over NVLink with tensor 0, DRAM 24 % and SM 26 %; with an
@@ -87,7 +82,7 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     waits = {rank.pid: waiting_share(case, rank, seen) for rank, seen in ranks}
     late, seen = min(ranks, key=lambda one: waits[one[0].pid])
     least, own = min(waits[rank.pid] for rank, _ in ranks if rank.pid != late.pid), waits[late.pid]
-    if least < VICTIMS_WAIT:
+    if least < OFTEN:
         return None
     clear = least >= RATIO * own
     if not clear and (least - own < APART or not _works_most(case, late)):
@@ -107,8 +102,8 @@ def _works_most(case: Case, late: Member) -> bool:
 
 def _late(case: Case, told: Late) -> Outcome:
     late, seen = told.rank, told.seen
-    saving = seen.share_where(partial(in_save, case))
-    if saving > 0.0 and saving >= SAVING * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
+    saving = spent(case, seen).share(Bin.SAVING)
+    if saving > 0.0 and saving >= MOSTLY * (1.0 - seen.share_where(partial(lateness.in_collective, case))):
         return None  # the others wait for its checkpoint
     why = lateness.own_cause(case, late, seen)
     counted = "every rank moves" + (", and RAS sees the counts grow" if growing(case) else "")
@@ -185,10 +180,10 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     how = f"every rank waits {least:.0%} of the time or more for {travels} of gradients"
     how += ", or by turns for each other" if by_turns else ""
     # Of a model so small that half of its step goes to the others is no fault of the fabric.
-    sure = certainty(least) if least >= MOST_OF_IT and not by_turns else min(Level.HIGH, certainty(least))
-    counts = CROWDED if least < MOST_OF_IT else 1.0
-    if any(seen.share_where(partial(takes_a_lock, case.history)) >= LOST_SHARE for _, seen in profiles):
-        counts = HELD_UP  # one is kept by a lock of its own, and the others wait for it
+    sure = certainty(least) if least >= MOSTLY and not by_turns else min(Level.HIGH, certainty(least))
+    counts = RESIDUE if least < MOSTLY else 1.0
+    if any(budget(case, rank).share(Bin.LOCK) >= LOST_SHARE for rank in ranks):
+        counts = RESIDUE / 2  # one is kept by a lock of its own, and the others wait for it
     return _exposed(case, ranks[0], counts * least, how, (*_waiting(case, ranks, waits), network), sure)
 
 
@@ -197,7 +192,7 @@ def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved:
     at_once = all_wait_at_once(waits)
     looks = [lateness.motion_of(case, rank) for rank, _ in profiles]
     wakes = [one.switches_per_second or 0.0 for one in looks]
-    if at_once < MOST_OF_IT or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
+    if at_once < MOSTLY or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
         return None
     evidence = tuple(
         case.saw(

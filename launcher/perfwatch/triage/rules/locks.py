@@ -9,11 +9,10 @@ from collections.abc import Iterable
 import msgspec
 
 from perfwatch.text import duration
-from perfwatch.triage.cards.gpu import regimes
+from perfwatch.triage.cards.gpu import idle_card_seconds, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.ended_processes import ended_beside
-from perfwatch.triage.graph.claims.gpu import idle_card_seconds
 from perfwatch.triage.hang import hung, named, nearest, silent_seconds, stacks_of, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import Lull, lull
@@ -339,7 +338,7 @@ def by_callback(case: Case) -> Outcome:
     """Fires where a training thread and a callback of its card's stream wait for each other, and that card has nothing to do."""
     for chain in case.chains.values():
         found = _held_callback(case, chain)
-        idle = idle_card_seconds(case, chain.start.pid) if found is not None else None
+        idle = idle_card_seconds(case.history, chain.start.pid) if found is not None else None
         if found is not None and idle is not None:
             return _callback(case, chain, *found, idle)
     return None

@@ -11,13 +11,12 @@ from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import cpu
+from perfwatch.triage.shares.budget import Bin, budget, saves
 from perfwatch.triage.shares.data import starving
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.saving import saves
-from perfwatch.triage.shares.thresholds import MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
+from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, MUCH, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
-    LOST_SHARE,
     RESIDUE,
     WINDOW_SECONDS,
     Facts,
@@ -182,9 +181,6 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
 # major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
 FAULTS_PER_SECOND = 50.0
-NEAR_LIMIT = 0.95
-STALL_SHARE = 0.05  # PSI, memory, some
-OTHER_WAITS = ("collective", "device_sync")  # the training thread sleeps in them whatever its memory does
 PRESSED = Line(
     MEMORY_PRESSURE,
     "memory is short: {faults:,.0f} major page faults a second; {scarce.observed}",
@@ -214,7 +210,7 @@ def _lost_by_faults(case: Case, rank: Member) -> float | None:
     asleep, stalled = asleep_share(case, rank, WINDOW_SECONDS), _stalled(case)
     if asleep is None:
         return stalled or None
-    otherwise = case.profile(rank, WINDOW_SECONDS).share(*OTHER_WAITS)
+    otherwise = budget(case, rank).share(Bin.RANKS, Bin.GPU)  # it sleeps in them whatever its memory does
     return max(min(asleep, 1.0 - otherwise), stalled)
 
 
@@ -229,8 +225,8 @@ def _scarce(case: Case) -> tuple[Evidence, ...]:
     """What says that memory is short."""
     groups = (case.history.latest(r.Cgroup, path) for (path,) in case.history.entities(r.Cgroup))
     found = [one for group in groups if group is not None and (one := _at_its_limit(case, group)) is not None]
-    if (stalled := _stalled(case)) > STALL_SHARE:
-        found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 5 %"))
+    if (stalled := _stalled(case)) > NOTABLE:
+        found.append(case.saw("pressure", "host", "tasks stall for memory", f"{stalled:.0%} of the time", "below 10 %"))
     if swapped := case.history.rate(r.Host, of=lambda h: float(h.swapped_in_bytes), seconds=WINDOW_SECONDS):
         found.append(case.saw("host", "host", "swap is read", f"{swapped / 2**20:.1f} MiB/s", "0"))
     return tuple(found)
@@ -242,7 +238,7 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     back = history.rate(r.Cgroup, group.path, of=lambda g: g.refaulted_pages, seconds=WINDOW_SECONDS)
     if back is not None and back < FAULTS_PER_SECOND:
         return None
-    if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEAR_LIMIT * group.memory_limit_bytes:
+    if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEARLY_ALL * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
         return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
     growth = partial(history.growth, r.Cgroup, group.path, seconds=WINDOW_SECONDS)
@@ -252,7 +248,6 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
 
 
-WRITES = 0.2  # of the samples that write: a function that reads back what was written now and then is another one
 SHM_FULL = Line(
     SHARED_MEMORY_EXHAUSTED,
     "/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
@@ -277,8 +272,9 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
         died = any(one.exit_code or one.signal for one in ended)
         if not seen.samples or (case.progress[rank.pid].kind == "still" and not ended):
             continue
-        saving = seen.share_where(partial(saves, case))
-        lost = 1.0 if failed else saving + seen.share("loader_start", "loader_stop")
+        spent = budget(case, rank)
+        saving = spent.share(Bin.SAVING)
+        lost = 1.0 if failed else saving + spent.share(Bin.WORKERS)
         # Workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm.
         sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
         filled, room = ((size or 0) / 2**20 for size in (host.reading.shm_used_bytes, host.reading.shm_total_bytes))
@@ -302,7 +298,7 @@ def _writer(case: Case, seen: Profile) -> r.Frame | None:
     for one in seen.sights:
         spent[_function(one.reading)] += one.reading.samples
         saving[_function(one.reading)] += one.reading.samples if saves(case, one.reading) else 0
-    writers = [one for one in spent if one and saving[one] and saving[one] >= WRITES * saving.total()]
+    writers = [one for one in spent if one and saving[one] and saving[one] >= MUCH * saving.total()]
     busiest = max(writers, key=lambda one: spent[one], default=None)
     return seen.top_line(lambda stack: _function(stack) == busiest) if busiest is not None else None
 

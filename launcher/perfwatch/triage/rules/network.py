@@ -7,12 +7,11 @@ from shlex import quote
 from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.hang import hung, named, silent_seconds, stacks_of, who
+from perfwatch.triage.hang import hung, listed, named, numbered, rank_of, silent_seconds, stacks_of, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.work import passed, waited_on
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.calls import listed, numbered, rank_of
 from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.placement import RankGaps
 from perfwatch.triage.rule import Cause, Rule

@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
 from perfwatch.triage.cards.gpu import regimes
-from perfwatch.triage.cards.hardware import traffic_mib_per_second
+from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
 from perfwatch.triage.shares.data import starving, turns
-from perfwatch.triage.shares.gil import kept_from_gil
-from perfwatch.triage.shares.own_work import takes_a_lock
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.profile import Profile, profile
 from perfwatch.triage.shares.python import (
     HOOK_CALLERS,
     OWNED_LOOKS,
@@ -26,42 +28,47 @@ from perfwatch.triage.shares.python import (
     calls_back,
     keeps_gil,
     mode_on,
-    native_profile,
     python_called_back,
 )
-from perfwatch.triage.shares.saving import in_save
+from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
     HIGH,
     LATELY_SECONDS,
+    LOST_SHARE,
     MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
     NOTABLE,
+    NOW_SECONDS,
+    OFTEN,
     TWICE,
 )
 from perfwatch.triage.shares.training import decodes
 from perfwatch.triage.slowness import (
-    LOST_SHARE,
     NOTED,
     RESIDUE,
+    SURE_SHARE,
     Line,
+    Part,
     Saw,
-    Share,
     certainty,
     noted,
+    phases,
     samples,
     slow,
     working,
+    worst,
 )
 from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.words.code import calling_line, line_of, lock_taken
+from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
+from perfwatch.triage.words.code import line_of, lock_taken
 from perfwatch.triage.words.frames import inner_tags, is_standard, is_user, show, tags, user_frames
-from perfwatch.verdict import Evidence, Finding, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -69,7 +76,6 @@ GARBAGE_COLLECTION = Cause("garbage_collection", "slow", "user_code", (Stack,))
 DEBUG_APIS_ON = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
-COPIES_MIB_PER_SECOND = 1024.0  # of launches alone there are some hundred
 # What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle.
 COMPUTES = ("Python computes at {at}", "write {at} with tensors or a native library, without loops in Python")
 IDLES = (
@@ -111,7 +117,7 @@ def host_bound_python(case: Case) -> Outcome:
             continue
         lost, moved = min(card.waiting, launching), traffic_mib_per_second(case.history, card)
         copies = moved is None or moved >= COPIES_MIB_PER_SECOND
-        line = seen.top_line(lambda stack: not in_save(case, stack)) or seen.top_line()
+        line = seen.top_line(lambda stack: bin_of(case, stack) is not Bin.SAVING) or seen.top_line()
         does, helps = COMPUTES if _computes_at(seen, line) else IDLES if card.kind == "idle" else LAUNCHES
         return slow_on_gpu(
             case,
@@ -189,7 +195,7 @@ def _uses_a_card(case: Case, rank: Member) -> bool:
     return any(card.kind != "idle" or card.returns for card in regimes(case.history, rank.pid, LATELY_SECONDS))
 
 
-def _in_hooked_library(_: Case, stack: Stack) -> bool:
+def _in_hooked_library(stack: Stack) -> bool:
     """True if a stack is in a library, neither torch's nor the standard one, that a hook of the program called."""
     path = callback_path(stack)
     if not path or is_user(path[0]) or is_standard(path[0]) or inner_tags(stack):
@@ -197,7 +203,7 @@ def _in_hooked_library(_: Case, stack: Stack) -> bool:
     return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
 
 
-HOOKED_LIBRARY = Share(
+HOOKED_LIBRARY = Part(
     Line(
         HOST_BOUND_PYTHON,
         "a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch",
@@ -205,14 +211,15 @@ HOOKED_LIBRARY = Share(
         NOT_TORCH,
         ("let {at} look at fewer steps, or at less, or with tensors",),
     ),
-    _in_hooked_library,
+    (Bin.HOOKS,),
     times=FEW_TIMES,
-    given=lambda case, rank, _: not _uses_a_card(case, rank),
+    given=lambda case, rank, spent: (
+        not _uses_a_card(case, rank) and spent.of(Bin.HOOKS).share_where(_in_hooked_library) >= MOSTLY
+    ),
     ceiling=HIGH,
 )
 
 
-COLLECTING = frozenset({"gc.collect", "collect"})
 # CPython 3.10 to 3.13, gcmodule.c / gc.c.
 COLLECTOR = tuple(
     "gc_collect collect. deduce_unreachable subtract_refs move_unreachable visit_decref visit_reachable update_refs untrack_".split()
@@ -231,8 +238,10 @@ COLLECTS = Line(
 
 def garbage_collection(case: Case) -> Outcome:
     """Fires when the collector costs a good part of the training thread's time."""
-    calling = partial(collects, case)
-    shares = [(rank, seen, seen.share_where(calling), _share_in_collector(case, rank)) for rank, seen in working(case)]
+    shares = [
+        (rank, seen, budget(case, rank).share(Bin.GARBAGE), _share_in_collector(case, rank))
+        for rank, seen in working(case)
+    ]
     least = max(LOST_SHARE, NEARLY_ALL * max((max(one[2:]) for one in shares), default=0.0))
     # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
     alike = [one for one in shares if max(one[2:]) >= least]
@@ -241,17 +250,11 @@ def garbage_collection(case: Case) -> Outcome:
     sizes = {rank.pid: case.history.latest(ProcessUsage, rank.pid) for rank, *_ in alike}
     bytes_of = {pid: usage.reading.resident_bytes if usage else 0 for pid, usage in sizes.items()}
     rank, seen, calls, inside = max(alike, key=lambda one: (bytes_of[one[0].pid], max(one[2:])))
-    frame = seen.top_line(calling) or seen.top_line()
+    frame = budget(case, rank).of(Bin.GARBAGE).top_line() or seen.top_line()
     where = f", at {show(frame)}" if frame else ""
     return slow(
         case, COLLECTS, rank, max(calls, inside), frame=frame, seen=seen, calls=calls, inside=inside, where=where
     )
-
-
-def collects(case: Case, stack: Stack) -> bool:
-    """True if a stack stands at a line that calls the collector."""
-    line = calling_line(case.history, stack)
-    return "gc" in tags(stack) or (line is not None and not COLLECTING.isdisjoint(line.calls))
 
 
 def _share_in_collector(case: Case, rank: Member) -> float:
@@ -289,58 +292,43 @@ UNDER_A_TOOL = Line(
 
 @dataclass(frozen=True)
 class Aid:
-    """One debugging aid that is on: the trace that it leaves, and what it costs.
-
-    Args:
-        evidence: the trace.
-        lost: the share of the time that it takes, as far as that is seen.
-        explains: the share of the time that it explains, where that is more than it takes itself.
-        sure: how sure it is that it costs anything.
-        line: the line of the program that it works at, where only the aid itself knows it.
-        around: the line around which it was switched on.
-    """
+    """One debugging aid that is on: the trace that it leaves, the share of the time that it costs as far as that is seen, how sure it is
+    that it costs any, the line that it works at where only the aid knows it, and the line around which it was switched on.
+    """  # fmt: skip
 
     evidence: Evidence
     lost: float = 0.0
-    explains: float = 0.0
     sure: float = HIGH
     line: Frame | None = None
     around: Frame | None = None
 
 
 def debug_apis_on(case: Case) -> Outcome:
-    """Fires on the traces that each debugging aid leaves."""
+    """Fires on the traces that each debugging aid leaves. Of several that are on the first has the best evidence."""
     for rank, seen in working(case):
         if found := tuple(_aids(case, rank, seen)):
-            return _aid_is_on(case, rank, seen, found)
+            lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
+            frame = budget(case, rank).of(Bin.DEBUGGING).top_line()
+            return slow(
+                case,
+                AID,
+                rank,
+                lost,
+                confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
+                frame=frame or next((aid.line for aid in found if aid.line), None),
+                before=tuple(aid.evidence for aid in found),
+                first=found[0].evidence,
+                where=f" at {show(frame)}" if frame else "",
+                around=f", switched on around {show(around)}" if around else "",
+                why="the aid takes the time" if lost else "the aid is on",
+            )
         names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
         tool, lost = next((TOOLS[name] for name in names if name in TOOLS), ""), _waiting(case, rank)
-        if (
-            tool and lost >= LOST_SHARE
-        ):  # a cause that says what the host waits for is the better answer; that Python is slow is not
+        # A cause that says what the host waits for is the better answer; that Python is slow is not.
+        if tool and lost >= LOST_SHARE:
             sure, explains = min(HIGH, certainty(lost)), 1.2 * RESIDUE * lost
             return slow(case, UNDER_A_TOOL, rank, lost, explains=explains, confidence=sure, culprits=(), tool=tool)
     return None
-
-
-def _aid_is_on(case: Case, rank: Member, seen: Profile, found: tuple[Aid, ...]) -> Finding:
-    """One or more aids are on; the first has the best evidence."""
-    lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
-    frame = seen.top_line(lambda stack: "format_stack" in tags(stack) or _profiles(stack))
-    return slow(
-        case,
-        AID,
-        rank,
-        lost,
-        explains=max(lost, *(aid.explains for aid in found)),
-        confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
-        frame=frame or next((aid.line for aid in found if aid.line), None),
-        before=tuple(aid.evidence for aid in found),
-        first=found[0].evidence,
-        where=f" at {show(frame)}" if frame else "",
-        around=f", switched on around {show(around)}" if around else "",
-        why="the aid takes the time" if lost else "the aid is on",
-    )
 
 
 def _waiting(case: Case, rank: Member) -> float:
@@ -357,11 +345,11 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     around = partial(_line_inside, case, seen, lambda entered: entered.partition("(")[0].rpartition(".")[2] in ANOMALY)
     if formats >= (FEW_STACKS if known else NOTABLE):
         claim = "anomaly detection formats a stack for each operation"
-        yield Aid(case.saw("stack", pid, claim, f"{formats:.0%} {of}", "0 %"), formats, held, around=around())
+        yield Aid(case.saw("stack", pid, claim, f"{formats:.0%} {of}", "0 %"), max(formats, held), around=around())
     elif held >= LOST_SHARE and told:
         on = case.saw("agent", pid, "anomaly detection is on", "after the newest step", "off")
         yield Aid(on, held, around=around())
-    if (share := seen.share_where(_profiles)) >= NOTABLE:
+    if (share := seen.share_where(profiles)) >= NOTABLE:
         yield Aid(case.saw("stack", pid, "a profiler runs in the loop", f"{share:.0%} {of}", "0 %"), share)
     if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
         # Each launch waits for its kernel, and the card for the next: what that costs is known of cards that were sampled.
@@ -400,14 +388,6 @@ def _of_anomaly(stack: Stack) -> bool:
     return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
 
 
-def _profiles(stack: Stack) -> bool:
-    """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
-    frames = (frame for frame in stack.frames if "profiler" in tags(Stack(pid=0, tid=0, frames=(frame,))))
-    names = {frame.function.rsplit(".", 1)[-1] for frame in frames}
-    return bool(names - {"__enter__", "__exit__", "__init__", "record_function"}) or "_parse_kineto_results" in names
-
-
-RESTED_SECONDS = 2.0  # longer than the waits within a healthy step
 LOCKED = Line(
     CONTENDED_LOCK,
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
@@ -438,26 +418,25 @@ IN_TURN = Line(
 
 def contended_lock(case: Case) -> Outcome:
     """Fires on a training thread that sleeps for a lock again and again while another thread runs, or whose workers wait for one."""
-    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case, CONTENDED_LOCK)
+    own, gil = _kept_from_lock(case) or _workers_in_turn(case), kept_from_gil(case)
     found = [one for one in (own, gil) if isinstance(one, Finding)]
     return max(found, key=lambda one: one.lost_share or 0.0) if found else gil
 
 
 def _kept_from_lock(case: Case) -> Finding | None:
     """A training thread that sleeps at its own lock while another thread runs, and goes on now and then."""
-    at_lock = partial(takes_a_lock, case.history)
     for rank in case.ranks:
-        seen = case.profile(rank, LATELY_SECONDS)
-        lost = seen.share_where(at_lock)
+        spent = budget(case, rank)
+        seen, lost = spent.seen, spent.share(Bin.LOCK)
         if seen.samples < ENOUGH_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
             continue
-        frame, busy = seen.top_line(at_lock), _running_threads(case, rank)
+        frame, busy = spent.of(Bin.LOCK).top_line(), _running_threads(case, rank)
         held = _holding(case, rank, line_of(case.history, frame))
         owner = held if held is not None else next(iter(busy), None)
         if owner is None:
             continue
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
-        if works and (node.motion.ran_ago_seconds or 0.0) >= RESTED_SECONDS:
+        if works and (node.motion.ran_ago_seconds or 0.0) >= NOW_SECONDS:
             continue  # it worked a while ago: a thread that is blocked now releases nothing
         unsure = held is None and (len(busy) > 1 or free(case.history, node))
         return slow(
@@ -522,9 +501,212 @@ def _workers_in_turn(case: Case) -> Finding | None:
     return found.finding(case, IN_TURN, doing, locked=locked, named=", ".join(map(str, locked.holders)))
 
 
+# Kept from the GIL. The kernel tells the waits (CPython asks for it in a futex with a timeout of 5 ms, again and again), a dump of all
+# stacks the owner. Of a thread that stands the chains tell.
+
+OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
+KEPT = Line(
+    CONTENDED_LOCK,
+    "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
+    (
+        Saw("stack", "owns the GIL", "{owned}", "the training thread in most", "pid {pid} {name}"),
+        Saw("thread", "asks for the GIL", "{asks}", "never, or now and then", "pid {pid} thread {tid}"),
+        Saw("thread", "runs meanwhile", "{meanwhile:.0%} of a core", of="pid {pid} thread {owner}", share="meanwhile"),
+    ),
+    (("held_gil", "the training thread gets its turn: it runs {wait.run_share:.0%} of the time"),),
+    (
+        "move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
+        "python3.13t has no GIL, if every extension of the program is built for it",
+    ),
+)
+OWN_WAITS = (Bin.DATA, Bin.RANKS, Bin.LOCK, Bin.SLEEPING, Bin.RETRYING)
+
+
+@dataclass(frozen=True)
+class GilWait:
+    """How a training thread waits for the GIL. All shares are of its time."""
+
+    share: float
+    run_share: float
+    switches_per_second: float
+    asking: int  # looks that found it in such a wait
+    looks: int
+
+
+def gil_wait(case: Case, rank: Member) -> GilWait | None:
+    """How the training thread waits for the GIL; None where it is not seen to most of the time that it waits for something unknown.
+
+    What it neither runs nor waits for a CPU it sleeps, and of that as much is for the GIL as of the looks that found it asleep.
+    A loop of the program's own that polls with so short a timeout looks the same to the kernel: its line tells. A timeout that could not
+    be read says nothing: by then the thread may have gone on.
+    """
+    tid = case.progress[rank.pid].thread
+    moved = motion(case.history, rank.pid, tid, LATELY_SECONDS)
+    looks = [one.reading for one in case.history.series(Thread, rank.pid, tid, seconds=LATELY_SECONDS)]
+    asleep = [one for one in looks if one.state not in ("R", "S") or (one.state == "S" and one.wait is not None)]
+    timed = [one.wait for one in asleep if one.wait is not None and one.wait.kind == "futex" and not one.wait.forever]
+    left = [one.remaining_seconds for one in timed if one.remaining_seconds is not None]
+    asking, known = sum(one <= GIL_WAIT_SECONDS for one in left), len(asleep) - len(timed) + len(left)
+    often = moved.switches_per_second or 0.0
+    if moved.run_share is None or asking < FEW_TIMES or often < OFTEN_PER_SECOND:
+        return None
+    idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
+    share = min(idle * asking / known, 1.0 - budget(case, rank).share(*OWN_WAITS))
+    return GilWait(share, moved.run_share, often, asking, len(looks)) if share >= OFTEN else None
+
+
+def _gil_owners(case: Case, rank: Member) -> tuple[int, Counter[int]]:
+    """How many dumps tell who owned the GIL, and in how many each thread did. Each dump shows every thread; equal ones are one record."""
+    seen_in, owned = Counter[int](), Counter[int]()
+    for pid, tid in case.history.of(Stack, rank.pid):
+        for seen in case.history.series(Stack, pid, tid, seconds=LATELY_SECONDS):
+            if seen.reading.owns_gil is not None:
+                seen_in[tid] += seen.reading.samples
+                owned[tid] += seen.reading.samples if seen.reading.owns_gil else 0
+    return max(seen_in.values(), default=0), owned
+
+
+def kept_from_gil(case: Case) -> Outcome:
+    """A training thread that goes on, and waits most of its time for the GIL that other threads of its process own."""
+    moving = (rank for rank in case.ranks if case.progress[rank.pid].kind == "moving")
+    waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) is not None]
+    told = [(rank, wait, *found) for rank, wait in waiting if (found := _gil_owners(case, rank))[0] >= FEW_TIMES]
+    if waiting and not told:
+        reason = f"fewer than {FEW_TIMES} dumps show which thread owns the GIL, for which the training thread waits"
+        return Abstention(cause=CONTENDED_LOCK.name, missing=(Missing(witness="stack", reason=reason),))
+    for rank, wait, dumps, owned in sorted(told, key=lambda one: -one[1].share):
+        own = owned.pop(tid := case.progress[rank.pid].thread, 0)
+        others = [one for one, times in owned.most_common() if times]
+        if owned.total() < max(TWICE, MOSTLY * (owned.total() + own)):
+            continue
+        node = node_of(case.history, case.job, rank.pid, others[0])
+        line = show(profile(case.history, rank.pid, node.tid, LATELY_SECONDS).top_line() or node.frame)
+        name = f"thread {node.name or node.tid}"
+        beside = f" and {len(others) - 1} other{'s' if len(others) > 2 else ''}" if others[1:] else ""
+        often = f"{wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
+        return slow(
+            case,
+            KEPT,
+            rank,
+            wait.share,
+            explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
+            culprits=(msgspec.structs.replace(culprit(node), frame=line),),
+            holders=f"{name}{beside} of its own process {'have' if beside else 'has'}{f', mostly at {line}' if line else ''}",
+            moves=line or f"what {name} computes",
+            name=name,
+            owner=node.tid,
+            wait=wait,
+            tid=tid,
+            owned=f"in {owned[node.tid]} of {dumps} dumps, the training thread in {own}",
+            asks=f"in {wait.asking} of {wait.looks} samples, {often}",
+            meanwhile=motion(case.history, rank.pid, node.tid, LATELY_SECONDS).run_share,
+        )
+    return None
+
+
+# The compiler
+
+COMPILING = Cause("compiling", "busy", "user_code", (Thread, Stack))
+RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
+
+COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
+COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
+COMPILES = Line(
+    COMPILING,
+    "torch.compile is compiling{passed}",
+    (
+        samples("is in the compiler, or waits for it", "training code", "share"),
+        Saw("thread", "something works", "{runs:.0%} of a core, {helpers} compile processes busy", "above 2 %"),
+        Saw("engine", "made passes before", "it ran before this compilation", "never", share="passed"),
+    ),
+)
+COMES_BACK = Line(
+    RECOMPILING,
+    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:time}, at {at}",
+    (
+        Saw(
+            "stack",
+            "the compiler comes back",
+            "{times} stretches, {lost:.0%} of {seen.samples} samples",
+            "once, at the start",
+        ),
+    ),
+    (("compiling", "steps were made in between"),),
+    ("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
+)
+
+
+def compiling(case: Case) -> Outcome:
+    """Fires on a rank whose training thread is in the compiler."""
+    at_work = [m for m in case.job.members.values() if m.alive and (m.role == "compile" or m.process.name in COMPILERS)]
+    cores = (case.history.rate(ProcessUsage, m.pid, of=lambda u: u.cpu_seconds, seconds=6.0) or 0.0 for m in at_work)
+    helpers = sum(used > SIGN_OF_LIFE for used in cores)
+    for phase in phases(case, moving=True):
+        steps = case.progress[phase.rank.pid].kind == "moving"
+        # What a backward pass needs is compiled in autograd's own thread, for which the training thread waits there.
+        awaits = helpers > 0 and not steps
+        share = phase.profile.share_where(in_compiler(case.history, phase.profile, awaits))
+        if share < (COMPILING_SHARE if steps else MOSTLY):
+            continue
+        whole = case.profile(phase.rank, LATELY_SECONDS)
+        again = returns(case.history, whole) > 0 and steps_around(case.history, whole) is not False
+        comes_back = steps and (phase.profile.seen("optimizer") or stepped(case.profile(phase.rank)))
+        if comes_back or came_back(case, phase.rank, whole):
+            continue  # ``recompiling``
+        ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
+        if phase.runs < SIGN_OF_LIFE and not helpers and not ran_compiler:
+            continue
+        passed = ", though passes were made before," if again else ""
+        return phase.finding(case, COMPILES, MEDIUM if again else CERTAIN, share=share, helpers=helpers, passed=passed)
+    return None
+
+
+def recompiling(case: Case) -> Outcome:
+    """Fires when the compiler comes back between steps."""
+    found = worst(case, lambda rank, seen: _trained(case, rank, seen).share_where(compiles))
+    if found is None:
+        return None
+    rank, whole, lost = found
+    seen, steps = _trained(case, rank, whole), case.steps(rank)
+    times = len(seen.runs(compiles))
+    advanced = steps.advanced > 0 if steps is not None else stepped(seen)
+    if times < TWICE or not (advanced or came_back(case, rank, seen)):
+        return None
+    sure, frame = min(CERTAIN if advanced else HIGH, certainty(lost)), seen.top_line(compiles)
+    return slow(case, COMES_BACK, rank, lost, confidence=sure, frame=frame, seen=seen, times=times)
+
+
+def _trained(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples since the first step; all of them where a pass is known to have been made before."""
+    begun = seen.sights[0].at - seen.sights[0].reading.span_seconds if seen.sights else 0.0
+    return seen if passed_before(case.history, rank.pid, begun) else since_first_step(case, rank, seen)
+
+
+def came_back(case: Case, rank: Member, seen: Profile) -> bool:
+    """True if it did so in a loop that makes steps, where none are counted and one takes longer than the window."""
+    if case.steps(rank) is not None or returns(case.history, seen) < TWICE:
+        return False
+    return seen.seen("optimizer") or bool(steps_around(case.history, seen))
+
+
+def compiles(stack: Stack) -> bool:
+    """True if a stack is inside the compiler, not merely inside a compiled function's wrapper."""
+    return "compile" in tags(stack)
+
+
+def stepped(seen: Profile) -> bool:
+    """True if steps were made between compilations."""
+    steps = untorn(seen).turns(
+        lambda stack: not tags(stack).isdisjoint({"backward", "optimizer"}) and not compiles(stack)
+    )
+    return steps >= TWICE
+
+
 RULES = (
     Rule(HOST_BOUND_PYTHON, host_bound_python),
     Rule(GARBAGE_COLLECTION, garbage_collection),
     Rule(DEBUG_APIS_ON, debug_apis_on),
     Rule(CONTENDED_LOCK, contended_lock),
+    Rule(COMPILING, compiling),
+    Rule(RECOMPILING, recompiling),
 )

@@ -4,25 +4,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
+
+import msgspec
 
 from perfwatch.text import duration
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, median
-from perfwatch.triage.moving.growth import carrier, change_point, growing
-from perfwatch.triage.moving.motion import was_at
-from perfwatch.triage.moving.periods import is_in
+from perfwatch.triage.ends.gone import restarts
+from perfwatch.triage.history import History, median, quantile
+from perfwatch.triage.moving.motion import motion, was_at
+from perfwatch.triage.moving.periods import is_at
 from perfwatch.triage.moving.progress import StepClock, evaluated
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.shares import training
+from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in, trained_for, worker_budget
 from perfwatch.triage.shares.cpu import delay_share, taken_by_others
-from perfwatch.triage.shares.data import discarded
+from perfwatch.triage.shares.data import discarded, starving
 from perfwatch.triage.shares.own_work import calls_at, lines_around
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
@@ -37,21 +40,23 @@ from perfwatch.triage.shares.thresholds import (
     MOST,
     MOSTLY,
     MUCH,
+    NEARLY_ALL,
     NOTABLE,
     NOW_SECONDS,
     RUN_SECONDS,
     SEVERAL_TIMES,
+    TWICE,
 )
-from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, slow
-from perfwatch.triage.words.code import asks_for_an_update, line_of
+from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, certainty, slow, worst
+from perfwatch.triage.waits.node import Node
+from perfwatch.triage.words.code import asks_for_an_update, line_of, next_try_seconds
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
-from perfwatch.verdict import Finding, Outcome
-from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps
+from perfwatch.verdict import Culprit, Finding, Outcome
+from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps, Thread
 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
 REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
-BACKWARD_SHARE = 0.05
 # Times the longest step so far, or the most passes between two updates; and where nothing that goes with a step is seen: a wrapper may
 # accumulate gradients over more passes than before, as Accelerate's does, and its text does not show it.
 LONGER, FAR_LONGER = 2.5, 30.0
@@ -143,7 +148,7 @@ def skipping_steps(case: Case) -> Outcome:
             return found
         if found := makes_no_gradients(case, rank) or throws_away(case, rank):
             return found
-        if seen.samples < MANY_SAMPLES or seen.share("backward") < BACKWARD_SHARE:
+        if seen.samples < MANY_SAMPLES:
             continue
         if seen.turns(_backward) >= MANY_TIMES and (found := _without_update(case, rank, seen, steps, rests)):
             return found
@@ -340,7 +345,6 @@ LOOKS = 60  # samples since the change, in which no other cause was found
 A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
 QUARTERS = 4  # of the run: by chance four are in order once in 24 times
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
-FEW_READINGS = 4
 LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
 BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
 SHIFTED = Line(
@@ -510,7 +514,7 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
     if seen.seconds < MINUTE_SECONDS or any(one.samples < ENOUGH_SAMPLES or not one.seen("backward") for one in parts):
         return None
     for frame in parts[-1].busiest(QUARTERS):
-        shares = [one.share_where(partial(is_in, frame)) for one in parts]
+        shares = [one.share_where(partial(is_at, frame)) for one in parts]
         rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
         jump = max(math.log(before / after) for before, after in pairwise(rest))
         gradual = jump <= MOST * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
@@ -524,7 +528,7 @@ def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
     others = [one for one in first.busiest(QUARTERS) if (one.function, one.file) != (without.function, without.file)]
 
     def share(part: Profile, of: Frame) -> float:
-        return part.share_where(partial(is_in, of)) / (1.0 - part.share_where(partial(is_in, without)))
+        return part.share_where(partial(is_at, of)) / (1.0 - part.share_where(partial(is_at, without)))
 
     return all(share(first, one) < A_LITTLE * share(last, one) for one in others[:1])
 
@@ -544,7 +548,7 @@ def _in_order(values: Sequence[float]) -> bool:
 def _in_model(frame: Frame, stack: Stack) -> bool:
     """True if a stack is at that place in the model's own work: in a ``forward``, or below it in torch's modules."""
     below = any_tag(inner_tags(stack), "forward", "backward")
-    return is_in(frame, stack) and (below or short_name(frame.function) == "forward")
+    return is_at(frame, stack) and (below or short_name(frame.function) == "forward")
 
 
 def kept_graph(case: Case) -> Finding | None:
@@ -563,11 +567,253 @@ def _grown(history: History, pid: int) -> float | None:
     """By how many bytes a second its own memory grew, if it never fell meanwhile; else None."""
     looks = history.series(ProcessUsage, pid, seconds=LATELY_SECONDS)
     sizes = [(one.at, one.reading.resident_bytes) for one in looks if one.reading.resident_bytes is not None]
-    if len(sizes) < FEW_READINGS or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
+    if len(sizes) < FEW_TIMES or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
         return None
     (began, first), (ended, last) = sizes[0], sizes[-1]
     rate = (last - first) / (ended - began)
     return rate if last - first >= GROWS_BYTES and rate >= GROWS_BYTES_PER_SECOND else None
 
 
-RULES = (Rule(SKIPPING_STEPS, skipping_steps), Rule(REGRESSED, regressed))
+# How the pace of a run changes
+
+PARTS = 8  # and so many steps in each
+IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
+MOST_LINES = 20  # that are asked after
+FEW_STEPS = 12  # on each side of the change
+RATIO = 1.2
+# The pace before must have lasted: a GPU's queue takes in the first steps as fast as they are launched.
+BEFORE_SECONDS = 2.0
+# Of the dozens on either side so many may be as those on the other: on a machine with neighbours a second passes otherwise now and
+# then (measured: up to 0.04). As the newest ones, so many in a row are no accident.
+STRAYS, LASTS = 0.05, 5
+
+
+OVERLAP = 0.25  # the slower quarter before and the faster quarter after must not overlap
+
+
+def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
+    """The median step of the first and of the last part of the run, where steps grow all along; None where they do not.
+
+    Args:
+        intervals: seconds, oldest first.
+    """
+    length = len(intervals) // PARTS
+    if length < PARTS:
+        return None
+    newest = intervals[len(intervals) - PARTS * length :]
+    parts = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]
+    if min(parts) <= 0 or parts[-1] < A_LITTLE * parts[0]:
+        return None
+    ordered = [later > earlier for earlier, later in combinations(parts, 2)]
+    jump = max(math.log(later / earlier) for earlier, later in pairwise(parts))
+    if sum(ordered) < IN_ORDER * len(ordered) or jump > MOST * math.log(parts[-1] / parts[0]):
+        return None
+    return parts[0], parts[-1]
+
+
+def change_point(intervals: tuple[float, ...], each: float = 1.0) -> tuple[int, float, float] | None:
+    """Where the median shifts upward for good: (index, median before, median after); None when it does not.
+
+    Args:
+        intervals: seconds, oldest first.
+        each: how many steps were made for each that is listed: a look lists the newest ones.
+    """
+    best: tuple[float, int, float, float] | None = None
+    stride = max(1, len(intervals) // 64)
+    for index in range(FEW_STEPS, len(intervals) - FEW_STEPS + 1, stride):
+        before, after = intervals[:index], intervals[index:]
+        low, high = median(before) or 0.0, median(after) or 0.0
+        if each * sum(before) < BEFORE_SECONDS or low <= 0 or high < RATIO * low:
+            continue
+        separated = (quantile(after, OVERLAP) or 0.0) - (quantile(before, 1 - OVERLAP) or 0.0)
+        if separated > 0 and (best is None or separated > best[0]) and not _comes_back(before, after, low, high):
+            best = (separated, index, low, high)
+    return best[1:] if best else None
+
+
+def _comes_back(before: Sequence[float], after: Sequence[float], low: float, high: float) -> bool:
+    """Whether steps were as long before for a while, or as quick again after: sorted batches begin anew with each epoch.
+
+    The first steps of a run do not count: they are slow by nature.
+    """
+    middle = math.sqrt(low * high)
+    earlier = [one > middle for one in _blocks(before[FEW_STEPS:])]
+    while earlier and earlier[-1]:
+        earlier.pop()  # the change itself lies a little earlier
+    later = [one < middle for one in _blocks(after)]
+    return any(sum(one) > STRAYS * len(one) for one in (earlier, later)) or all(later[-LASTS:])
+
+
+def _blocks(intervals: Sequence[float]) -> list[float]:
+    """The median of each dozen."""
+    starts = range(0, len(intervals) - FEW_STEPS + 1, FEW_STEPS)
+    return [median(intervals[at : at + FEW_STEPS]) or 0.0 for at in starts]
+
+
+def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | None:
+    """The line of the program's own for which most of the growth goes, and its share of the newer samples; None without one.
+
+    Args:
+        seen: samples of the training thread while steps grew.
+        first: seconds of a step then.
+        last: seconds of a step now.
+
+    Time per step is share times length: what is constant takes a smaller share of longer steps.
+    """
+    middle = len(seen.sights) // 2
+    older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
+    best: tuple[float, Frame, float] | None = None
+    for frame in newer.busiest(MOST_LINES):
+        before, now = _share(older, frame), _share(newer, frame)
+        grown = now * last - before * first
+        if now > before and grown >= MOSTLY * (last - first) and (best is None or grown > best[0]):
+            best = (grown, frame, now)
+    return best[1:] if best else None
+
+
+def _share(seen: Profile, frame: Frame) -> float:
+    return seen.share_where(lambda stack: _function(user_frame(stack)) == _function(frame))
+
+
+def _function(frame: Frame | None) -> tuple[str, str] | None:
+    return None if frame is None else (short_name(frame.function), frame.file)
+
+
+# The same call is tried again and again, or the ranks are started again and again
+
+RESTARTED = "restart_loop"
+RETRYING = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
+
+POLLS_PER_SECOND = 20.0  # sleeps of milliseconds: such a loop may poll for what another process makes
+BACKS_OFF = Line(
+    RETRYING,
+    "the training thread {does} {lost:.0%} of the time at {at}{again}",
+    (Saw("stack", "sleeps between tries", "{share}", "0 %"),),
+    (("blocked_network", "each try returns"),),
+    ("look at what {at} calls",),
+)
+WORKERS_BACK_OFF = Line(
+    RETRYING,
+    "{waits}",
+    (Saw("stack", "sleep between tries", "{share:.0%} of their samples", "0 %", of="{kind}"),),
+    (("starved_by_network", "they sleep between two tries: no answer is under way"),),
+    ("look at what {line} calls: who refuses, and why?",),
+)
+RESTARTS = Line(
+    Cause(RESTARTED, "slow", "user_code", ()),
+    "{how} of rank {found.rank} in {found.seconds:time}",
+    (
+        Saw(
+            "process",
+            "replaced",
+            "{found.processes} processes, one after the other, in {found.seconds:time}",
+            "one",
+            of="rank {found.rank}",
+        ),
+    ),
+    (("crashed", "a new process takes the place of each one that ends"),),
+    ("read the first traceback in the ranks' own output",),
+)
+
+
+def retrying(case: Case) -> Outcome:
+    """Fires on ranks that are restarted, or where a training thread, or a producer of its data, backs off again and again."""
+    return _restarting(case) or _backs_off(case) or _workers_back_off(case)
+
+
+def _backs_off(case: Case) -> Finding | None:
+    tries = is_in(case, Bin.RETRYING)
+    found = worst(case, lambda rank, _: budget(case, rank).share(Bin.RETRYING)) or _only_tries(case)
+    if found is None:
+        return None
+    rank, seen, lost = found
+    if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
+        return None
+    node, rests = case.chains[rank.pid].start, seen.where(tries)
+    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
+    share = rests.samples / seen.samples
+    told = f"{share:.0%} of {seen.samples} samples" + (
+        f", and {lost - share:.0%} wait in a try" if lost > share else ""
+    )
+    left = next_try_seconds(case.history, node.thread, node.stack) or 0.0
+    does, again, ceiling = "backs off and retries", f"; it tries again in {duration(left)}" * (left >= NOW_SECONDS), 1.0
+    if wakes > POLLS_PER_SECOND:
+        does, again = "polls", f", {wakes:,.0f} times a second; another thread or process may produce what it waits for"
+        ceiling = MEDIUM
+    facts = Facts(does=does, again=again, share=told)
+    return slow(case, BACKS_OFF, rank, lost, frame=rests.top_line(), confidence=min(ceiling, certainty(lost)), **facts)
+
+
+def _workers_back_off(case: Case) -> Finding | None:
+    found = starving(case)
+    if found is None:
+        return None
+    at_work = found.profiles(case)
+    samples = sum(worker_budget(case, pid, tid).of(Bin.RETRYING).samples for pid, tid, _ in at_work)
+    share = samples / max(1, sum(seen.samples for _, _, seen in at_work))
+    if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
+        return None
+    doing = f"backing off and retrying {share:.0%} of the time"
+    return found.finding(case, WORKERS_BACK_OFF, doing, share=share, line=found.line(case))
+
+
+def _restarting(case: Case) -> Finding | None:
+    """That ranks end and new ones of the same number take their places; None where none did."""
+    found = restarts(case)
+    if found is None:
+        return None
+    often = found.processes > TWICE
+    how = "restarts the ranks again and again" if often else "has restarted the ranks once"
+    count = f"{found.processes} processes" if often else "a second process"
+    culprits = tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2])
+    facts = Facts(found=found, how=f"the launcher {how}: {count}")
+    told = RESTARTS.finding(case, culprits, CERTAIN if often else LOW, **facts)
+    return msgspec.structs.replace(told, lost_share=1.0)
+
+
+Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
+
+
+def _only_tries(case: Case) -> tuple[Member, Profile, float] | None:
+    """The first such rank, with its samples and their share: no step between the tries, and it woke for the next one, or is known to."""
+    for rank in case.ranks:
+        spent, node = budget(case, rank), case.chains[rank.pid].start
+        if spent.seen.samples < ENOUGH_SAMPLES or spent.seen.seconds < NOW_SECONDS:
+            continue
+        again = next_try_seconds(case.history, node.thread, node.stack)
+        comes_back = again is not None or wakes(case, node.pid, node.tid)
+        share = spent.share(Bin.RETRYING) if comes_back else 0.0
+        share = share if share >= NEARLY_ALL else _share_in_one_loop(case, node, spent)
+        if share >= NEARLY_ALL:
+            return rank, spent.seen, share
+    return None
+
+
+def wakes(case: Case, pid: int, tid: int) -> bool:
+    """True if a thread came back from its sleep while we watched."""
+    woke = case.history.growth(Thread, pid, tid, of=lambda thread: thread.voluntary_switches)
+    return woke is not None and woke[0] >= TWICE
+
+
+def _share_in_one_loop(case: Case, node: Node, spent: Budget) -> float:
+    """Of the samples, those that rest in one loop between tries, or wait in a try of that very loop; 0 for a thread that works."""
+    places = {place for one in spent.of(Bin.RETRYING).sights for place in _places(one.reading)[:1]}
+    ran = motion(case.history, node.pid, node.tid, LATELY_SECONDS).run_share
+    if len(places) != 1 or ran is None or ran > SIGN_OF_LIFE or spent.seen.seen(*TRAINING_TAGS):
+        return 0.0
+    often = len(spent.seen.runs(is_in(case, Bin.RETRYING))) >= TWICE
+    return spent.seen.share_where(lambda stack: not places.isdisjoint(_places(stack))) if often else 0.0
+
+
+def _places(stack: Stack) -> list[Place]:
+    """Every call of the program's own that a stack is in, innermost first: wherever in the called function it is."""
+    own = user_frames(stack)
+    led = [(frame.file, frame.function, frame.line) for frame in own]
+    return [((frame.file, frame.function), tuple(led[index + 1 :])) for index, frame in enumerate(own)]
+
+
+RULES = (
+    Rule(SKIPPING_STEPS, skipping_steps),
+    Rule(REGRESSED, regressed),
+    Rule(RETRYING, retrying),
+)

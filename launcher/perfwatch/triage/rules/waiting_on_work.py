@@ -3,6 +3,7 @@
 The wait graph says who works, or when who wakes. What is left to this rule is when that is worth saying.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from perfwatch.text import duration
@@ -10,7 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import silence_of_rank
 from perfwatch.triage.graph.from_case import wait_graph_of
-from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Prospect, Resource, Role, Task
+from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Needs, Prospect, Resource, Role, Task
 from perfwatch.triage.graph.thresholds import ONE_CALL_TIMES
 from perfwatch.triage.graph.words import AWAITED
 from perfwatch.triage.hang import nearest
@@ -71,12 +72,24 @@ def _of(case: Case, chain: Chain) -> Finding | None:
     if fate.prospect is Prospect.LIVE and len(way) > 1:
         return _works(case, built, chain, way, fate)
     if fate.prospect is Prospect.OPEN:
+        works = next(_working_members(built, start), None)
+        if works is not None:
+            way = [built.graph.tasks[start], *built.graph.releasers(works)]
+            return _works(case, built, chain, way, built.graph.fates[works])
         running = _in_loops(case, built) - {start}
         ends = [task for task, _ in built.graph.sinks(start) if task.key in running] if running else []
         return _works(case, built, chain, [built.graph.tasks[start], ends[0]], fate) if ends else None
     if fate.prospect is Prospect.DUE and 0.0 < fate.until - case.at <= MEANT_SECONDS:
         return _wakes(case, built, chain, way, fate)
     return None
+
+
+def _working_members(built: Builder, start: Key) -> Iterator[Key]:
+    """The ranks that work for one that waits for several, some of which may not come."""
+    for resource in built.graph.tasks[start].waits:
+        if resource.needs is Needs.ALL:
+            claimed = built.graph.claims.get(resource, {})
+            yield from (key for key in claimed if built.graph.fates[key].prospect is Prospect.LIVE)
 
 
 def _in_loops(case: Case, built: Builder) -> frozenset[Key]:
@@ -166,9 +179,13 @@ def _never_ends(task: Task) -> bool:
 
 def _last(case: Case, built: Builder, way: list[Task]) -> tuple[Node, int]:
     """The task that works or wakes, as a thread of a process."""
-    last = next(task for task in reversed(way) if task.kind in ("thread", "native", "work", "process", "bytes"))
+    last = next(
+        task for task in reversed(way) if task.kind in ("thread", "native", "work", "passes", "process", "bytes")
+    )
     if last.kind == "bytes":
         last = next(iter(_senders(built, last)), way[0])
+    if last.kind == "passes":
+        last = built.graph.tasks[built.starts[int(str(last.key[1]))]]
     if last.kind == "thread":
         return built.node(last.key), last.pid
     pid, *tid = (int(str(part)) for part in last.key[1:])

@@ -1,23 +1,33 @@
 """Training writes: checkpoints, copies of the model, output."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from perfwatch.triage.busy import MOVES_SHARE, Phase, phases
-from perfwatch.triage.cards.gpu import regimes, unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.periods import LONG_SECONDS, recurrent
+from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.busy import repeated
-from perfwatch.triage.shares import saving
+from perfwatch.triage.shares import budget
+from perfwatch.triage.shares.budget import WRITING, Bin, is_in
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, MOSTLY, TWICE
-from perfwatch.triage.slowness import LOST_SHARE, Facts, Line, Saw, certainty, samples, slow, working, worst
-from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.words.code import TRAINS, calling_line, line_of, names, retries
-from perfwatch.triage.words.frames import any_tag, inner_tags, tags, user_frame
+from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
+from perfwatch.triage.slowness import (
+    Facts,
+    Line,
+    Phase,
+    Saw,
+    certainty,
+    phases,
+    repeated,
+    samples,
+    slow,
+    working,
+    worst,
+)
+from perfwatch.triage.words.code import TRAINS, calling_line, names, retries
 from perfwatch.verdict import Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
 
@@ -48,20 +58,43 @@ COPIED = Line(
 )
 
 
+@dataclass(frozen=True)
+class Saves:
+    """Separate saves within a window of samples, and the share of their whole periods that they took."""
+
+    seen: Profile
+    times: int
+    lost: float
+
+
 def slow_checkpoint(case: Case) -> Outcome:
     """Fires when saves come back between steps and cost a good part of the time; of several ranks on the one that loses most."""
-    found = []
-    for rank, seen in working(case):
-        for line, is_one in ((SAVED, partial(saving.in_save, case)), (COPIED, saving.copying(case, seen))):
-            if (kept := saving.recurring(case, rank, seen, is_one)) is not None:
-                found.append((rank, kept, line))
+    parts = ((SAVED, Bin.SAVING), (COPIED, Bin.COPYING_MODEL))
+    kept = ((rank, line, one, _recurring(case, rank, one)) for rank, _ in working(case) for line, one in parts)
+    found = [(rank, line, one, saves) for rank, line, one, saves in kept if saves is not None]
     if not found:
         return None
-    rank, kept, line = max(found, key=lambda one: one[1].lost)
-    is_one = saving.copying(case, kept.seen) if line is COPIED else partial(saving.in_save, case)
-    certain = line is COPIED or kept.seen.share_where(partial(saving.saves, case)) >= LOST_SHARE
-    sure = certainty(kept.lost) if certain else HIGH
-    return slow(case, line, rank, kept.lost, frame=kept.seen.top_line(is_one), confidence=sure, kept=kept)
+    rank, line, one, saves = max(found, key=lambda each: each[3].lost)
+    named_only = line is SAVED and saves.seen.share_where(partial(budget.saves, case)) < LOST_SHARE
+    frame, sure = saves.seen.top_line(is_in(case, one)), HIGH if named_only else certainty(saves.lost)
+    return slow(case, line, rank, saves.lost, frame=frame, confidence=sure, kept=saves)
+
+
+def _recurring(case: Case, rank: Member, part: Bin) -> Saves | None:
+    """Saves that come back and cost a good part of the time: many small ones in a short window, or a few long ones in two minutes.
+
+    The time from save to save counts: a window of any other length holds now one more of them, now one less. A job whose steps are late
+    is sampled more than one that is well: in a long window the time that saves were seen to take counts as well.
+    """
+    saving = is_in(case, part)
+    for window in (case.profile(rank, LATELY_SECONDS), case.profile(rank, LONG_SECONDS)):
+        times, lost = recurrent(case, rank, window, saving)
+        if window.seconds >= LATELY_SECONDS:
+            took = sum(one.reading.span_seconds for one in window.sights if saving(one.reading))
+            lost = min(lost, took / window.seconds)
+        if times >= TWICE and lost >= LOST_SHARE:
+            return Saves(window, times, lost)
+    return None
 
 
 # That its thread writes meanwhile: a log beside it grows in a run that hangs, too. Of its files, where its own thread writes nothing:
@@ -84,7 +117,7 @@ def checkpointing(case: Case) -> Outcome:
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
         syncing, confidence = wait is not None and wait.kind == "sync", CERTAIN
         if share < MOSTLY and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
-            share, confidence = phase.profile.share_where(saving.is_named_so), HIGH
+            share, confidence = phase.profile.share_where(budget.is_named_so), HIGH
             if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
@@ -100,11 +133,11 @@ FLUSHES = frozenset({"fsync", "fdatasync"})
 
 def _in_save_loop(case: Case, stack: Stack) -> bool:
     """True if a stack is in a save, or sleeps in a loop of the program that writes pieces out and syncs each."""
-    if saving.saves(case, stack):
+    if budget.saves(case, stack):
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & FLUSHES) and not called & TRAINS and saving.writes_much(case, stack) is True
+    return bool(called & FLUSHES) and not called & TRAINS and budget.writes_much(case, stack) is True
 
 
 def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
@@ -112,7 +145,7 @@ def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
     calls, grown = phase.write_calls(case), phase.grown_bytes(case)
     if calls or grown >= GROWN_BYTES:
         return f"{calls} write calls, {grown / 2**20:.1f} MiB"
-    if phase.runs > MOVES_SHARE:
+    if phase.runs > SIGN_OF_LIFE:
         return f"the thread runs {phase.runs:.0%} of a core"
     dirty = [
         (one.reading.dirty_bytes or 0) + (one.reading.writeback_bytes or 0)
@@ -123,14 +156,12 @@ def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
     return ""
 
 
-PRINTING = frozenset({"print", "pprint"})
-WRITING = frozenset({"write", "flush", "writelines"})
-STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
-LOGGING = frozenset("info debug warning error critical exception log".split())
 # What is written, and what helps.
-OUTPUT = ("output", "redirect the output to a file, and leave it to the kernel when that goes to the disk")
-PICTURES = ("pictures", "hand pictures to a thread or a process that encodes them")
-ROWS = ("rows of a database", "put the rows of many steps into one transaction (executemany)")
+WRITTEN = {
+    Bin.OUTPUT: ("output", "redirect the output to a file, and leave it to the kernel when that goes to the disk"),
+    Bin.PICTURES: ("pictures", "hand pictures to a thread or a process that encodes them"),
+    Bin.ROWS: ("rows of a database", "put the rows of many steps into one transaction (executemany)"),
+}
 STANDS_SECONDS, LONGER_WRITE = 2.0, 3.0  # times the longest write before
 WRITES = Line(
     SLOW_OUTPUT,
@@ -150,46 +181,12 @@ def slow_output(case: Case) -> Outcome:
     if found is None:
         return None
     rank, seen, lost = found
-    stores = partial(saving.stores_rows, case)
-    what, advice = ROWS if seen.share_where(stores) >= MOSTLY * lost else OUTPUT
-    what, advice = PICTURES if seen.share("picture") >= MOSTLY * lost else (what, advice)
-    frame = seen.top_line(partial(_prints, case)) or seen.top_line()
+    spent = budget.budget(case, rank)
+    most = max(WRITING, key=spent.share)
+    what, advice = WRITTEN[most] if spent.share(most) >= MOSTLY * lost else WRITTEN[Bin.OUTPUT]
+    frame = spent.of(*WRITING).top_line() or seen.top_line()
     facts = Facts(what=what, advice=advice, writing=_writing(case, rank, seen), blocked=held_back(case, rank))
     return slow(case, WRITES, rank, lost, frame=frame, seen=seen, **facts)
-
-
-def _prints(case: Case, stack: Stack) -> bool:
-    found = tags(stack)
-    if "log_lock" in found:
-        return False  # a thread that waits for its turn writes nothing
-    if (
-        any_tag(found, "log", "tracker", "picture")
-        or saving.syncs_little(case, stack)
-        or saving.stores_rows(case, stack)
-    ):
-        return True
-    if _for_device(case, stack):
-        return False  # print(loss.item()): what takes the time is the wait for the value
-    frame = user_frame(stack)
-    called = inner_tags(stack)  # print(model(x)) makes a pass; a hook that prints is within one
-    if frame is None or any_tag(called, "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
-        return False
-    line = line_of(case.history, frame)
-    return line is not None and any(map(_is_output, line.calls)) and not saving.rather_computes(case, stack, line.calls)
-
-
-def _for_device(case: Case, stack: Stack) -> bool:
-    """True if the line waits for a GPU that this process uses, seen or not; writes that block are seen by themselves."""
-    uses = bool(regimes(case.history, stack.pid)) or unseen(case.history, stack.pid)
-    return uses and in_sync(case.history, stack)
-
-
-def _is_output(call: str) -> bool:
-    """True if a called name writes for people to read: ``print``, ``sys.stdout.write``, ``logger.info``."""
-    owner, _, name = call.rpartition(".")
-    if name in WRITING:
-        return owner.rsplit(".", 1)[-1] in STREAMS
-    return name in PRINTING or (name in LOGGING and "log" in owner.lower())
 
 
 def _writes(case: Case, rank: Member) -> bool:
@@ -202,7 +199,7 @@ def _writing(case: Case, rank: Member, seen: Profile) -> float:
 
     Nor does one write that is not over yet and takes far longer than those before: it may never be.
     """
-    prints = partial(_prints, case)
+    prints = is_in(case, *WRITING)
     *before, last = seen.runs(prints) or [(0.0, 0.0)]
     usual = max((end - begin for begin, end in before), default=0.0)
     rests = motion(case.history, rank.pid, case.progress[rank.pid].thread).ran_ago_seconds or 0.0

@@ -1,37 +1,94 @@
-"""The time budget of a training thread: each sample counts once, in the first bin that holds it, so that the shares sum to one."""
+"""The time budget of a training thread: each sample counts once, in the first bin that holds it, so that the shares sum to one.
 
-from collections.abc import Callable
+A sample is put into its bin in one place, here. Rules about time are rows over the bins (``slowness.Part``): how much of the budget,
+how often it comes back, what else must hold. No second is claimed by two causes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cached_property
 
+from perfwatch.triage.cards.gpu import regimes, unseen
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion, was_at
+from perfwatch.triage.moving.progress import trains
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.data import awaits_data
-from perfwatch.triage.shares.own_work import own_work, prepares, rests, takes_a_lock
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.own_work import (
+    awaits_a_program,
+    calls_at,
+    fetches,
+    own_work,
+    rests,
+    takes_a_lock,
+    waits_for_ranks,
+)
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, in_own_sampler, lasting, profile
 from perfwatch.triage.shares.python import hook_of
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS
-from perfwatch.triage.shares.training import without_gradients_at
-from perfwatch.triage.words.frames import any_tag, of_tensors, tags
-from perfwatch_probes.readings import Stack
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MOSTLY, NEARLY_ALL, NOTABLE, RUN_SECONDS
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.workers import between_tasks
+from perfwatch.triage.words.code import calling_line, line_of, names, retries
+from perfwatch.triage.words.frames import (
+    any_tag,
+    inner_frames,
+    inner_tags,
+    is_user,
+    of_tensors,
+    of_torch,
+    own_frames,
+    short_name,
+    tags,
+    tags_of,
+    user_frame,
+    user_frames,
+)
+from perfwatch_probes.readings import Frame, NativeProfile, Stack, Steps, Thread
 
 
 class Bin(Enum):
     """What a sample of the training thread is counted as."""
 
+    UNPICKLING = "makes objects of what came through a queue"
     DATA = "waits for data"
-    SETUP = "starts or stops a loader, imports, compiles"
-    SAVING = "saves or copies the model"
+    TUNING = "tries out kernels"
+    COMPILING = "is in the compiler"
+    STARTING = "imports, loads or initialises"
+    WORKERS = "starts or stops loader workers"
+    RANKS = "waits for other ranks"
+    RETRYING = "sleeps between two tries"
     LOCK = "waits for a lock"
-    BATCHES = "makes batches"
+    SAVING = "saves"
+    COPYING_MODEL = "copies the model"
+    NETWORK = "waits for an answer over the network"
+    GARBAGE = "collects garbage"
+    DEBUGGING = "records for a debugging aid"
+    EMPTYING = "empties the allocator's cache"
+    DRAWING = "draws the next batch"
+    LOADING = "makes a batch"
+    COPYING = "copies to the GPU"
+    GPU = "waits for the GPU"
+    PICTURES = "draws pictures"
+    ROWS = "writes rows of a database"
+    OUTPUT = "prints or logs"
     HOOKS = "is in a hook that torch calls"
     NO_GRADIENTS = "runs the model without gradients"
     PYTHON = "is in Python of a forward pass"
-    SLEEP = "sleeps"
+    PROGRAM = "waits for a program that it started"
+    SLEEPING = "sleeps"
     OTHER = "does other work"
-    TRAINING = "trains"
+    FORWARD = "is in a forward pass"
+    BACKWARD = "is in a backward pass"
+    OPTIMIZER = "is in the optimizer"
+    REST = "does something else"
+    IDLE = "waits for its next task, or for room in a queue"  # of a thread that makes batches
+
+
+WORK = (Bin.LOCK, Bin.RETRYING, Bin.NETWORK, Bin.LOADING)  # of a thread that makes batches
+WRITING = (Bin.PICTURES, Bin.ROWS, Bin.OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -46,23 +103,267 @@ class Budget:
         sights = zip(self.seen.sights, self.bins, strict=True)
         return Profile(tuple(one for one, found in sights if found in wanted), self.seen.seconds)
 
+    @cached_property
+    def _counts(self) -> Counter[Bin]:
+        counted = Counter[Bin]()
+        for one, found in zip(self.seen.sights, self.bins, strict=True):
+            counted[found] += one.reading.samples
+        return counted
+
     def share(self, *wanted: Bin) -> float:
         """Share of the samples in these bins; 0 without samples."""
-        return self.of(*wanted).samples / self.seen.samples if self.seen.samples else 0.0
+        return sum(self._counts[one] for one in wanted) / max(1, self._counts.total())
 
 
 def budget(case: Case, rank: Member, seconds: float = LATELY_SECONDS) -> Budget:
     """Where the time of a rank's training thread goes."""
-    seen = case.profile(rank, seconds)
-    return case.history.once(
-        ("budget", rank.pid, seconds),
-        lambda: Budget(seen, tuple(bin_of(case.history, one.reading) for one in seen.sights)),
-    )
+    return case.history.once(("budget", rank.pid, seconds), lambda: spent(case, case.profile(rank, seconds)))
 
 
-def bin_of(history: History, stack: Stack) -> Bin:
+def spent(case: Case, seen: Profile) -> Budget:
+    """The budget of samples of one thread."""
+    return Budget(seen, tuple(bin_of(case, one.reading) for one in seen.sights))
+
+
+def bin_of(case: Case, stack: Stack) -> Bin:
     """The bin of a sample."""
-    return next((one for one, holds in _BINS if holds(history, stack)), Bin.TRAINING)
+    known: dict[tuple[int, int, tuple[Frame, ...]], Bin] = case.history.once(("bins",), dict)
+    key = stack.pid, stack.tid, stack.frames
+    if key not in known:
+        known[key] = next((one for one, holds in _BINS if holds(case, stack)), Bin.REST)
+    return known[key]
+
+
+def is_in(case: Case, *wanted: Bin) -> Callable[[Stack], bool]:
+    """What tells whether a stack counts to one of these bins."""
+    return lambda stack: bin_of(case, stack) in wanted
+
+
+# Data
+
+
+OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
+
+
+def awaits_data(stack: Stack) -> bool:
+    """True if a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
+    found = tags(stack)
+    elsewhere = any_tag(found, "exit", "collective", "rendezvous", "save", "compile", "loader")
+    return "loader_wait" in found or (any_tag(found, *OWN_WAITS) and not elsewhere)
+
+
+OF_REQUESTS = frozenset({"http", "ssl", "selector", "retry"})
+
+
+def _asks(_: Case, stack: Stack) -> bool:
+    """True if a line of the program has asked by HTTP, for no other known kind of work."""
+    return "http" in (found := tags(stack)) and found <= OF_REQUESTS
+
+
+# The compiler
+
+
+def compiles(stack: Stack) -> bool:
+    """In the compiler, what it imports for its work included; not in the import of it, which the first optimizer step of any program makes.
+
+    Of the two, the outer one says what the thread is at.
+    """
+    for frame in reversed(own_frames(stack)):
+        found = tags_of(frame.function, frame.file)
+        if any_tag(found, "compile", "import"):
+            return "compile" in found
+    return False
+
+
+# Saves
+
+
+SAVING_NAME = re.compile(r"(^|_)(save|dump|ckpt|checkpoint|snapshot)")
+SAVING_CLASS = re.compile(r"(Checkpoint|Ckpt|Snapshot|Saver)[^.]*\.")  # named from Python 3.11 on
+SAVES = frozenset("save save_file savez dump".split())
+SYNCS = frozenset("fsync fdatasync sync".split())
+COPIES = frozenset("clone cpu deepcopy copy".split())  # of what state_dict() gives, which are references
+# Per second: an audit trail or a log that is synced line by line mostly stays far below. Per call: what is buffered comes in 8 KiB and
+# more, lines of a log that are flushed one by one do not.
+MUCH_BYTES, LARGE_BYTES = 2**18, 2**12
+
+
+def in_save(case: Case, stack: Stack) -> bool:
+    """True if a stack is in a save, by what it calls or by the name of a function of the program's own."""
+    return saves(case, stack) or (is_named_so(stack) and writes_much(case, stack) is not False)
+
+
+def is_named_so(stack: Stack) -> bool:
+    """True if a function of the program's own says by its name that it saves: people pack or encrypt checkpoints themselves."""
+    if any_tag(tags(stack), *TRAINING_TAGS, "fetch"):
+        return False  # activation checkpointing; a function that trains and saves
+    functions = [frame.function for frame in user_frames(stack)]
+    return any(SAVING_NAME.search(short_name(one).lower()) or SAVING_CLASS.search(one) for one in functions)
+
+
+def saves(case: Case, stack: Stack) -> bool:
+    """True if a stack is in a save: library frames, or a line of the program that calls save or fsync."""
+    if any_tag(found := tags(stack), "save", "restore"):
+        return "restore" not in found
+    line = calling_line(case.history, stack)
+    if line is None or not (called := names(line.calls)) & (SAVES | SYNCS):
+        return False
+    # To pickle many objects takes arithmetic, too.
+    plain = bool(called & SAVES) and not rather_computes(case, stack, line.calls)
+    return plain or writes_much(case, stack) is True
+
+
+def writes_much(case: Case, stack: Stack) -> bool | None:
+    """True if a thread writes as much as a checkpoint has, and in pieces as large; None where it is not known."""
+    written = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.written_chars)
+    calls = case.history.growth(Thread, stack.pid, stack.tid, of=lambda thread: thread.write_calls)
+    if written is None:
+        return None
+    lines = calls is not None and calls[0] and written[0] < LARGE_BYTES * calls[0]
+    return not lines and written[0] >= MUCH_BYTES * written[1]
+
+
+def _copies_the_model(case: Case, stack: Stack) -> bool:
+    """True if a stack copies parameters, is at a line that does, or copies a state_dict."""
+    if "model_copy" in tags(stack):
+        return True
+    if not stack.frames or any_tag(tags(stack), *TRAINING_TAGS):
+        return False
+    copying = profile(case.history, stack.pid, stack.tid).where(lambda one: "model_copy" in tags(one))
+    called = calls_at(case.history, stack)
+    return user_frame(stack) in copying.frames(user_frame) or ("state_dict" in called and bool(called & COPIES))
+
+
+# Output
+
+
+PRINTING = frozenset({"print", "pprint"})
+WRITES = frozenset({"write", "flush", "writelines"})
+STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
+LOGGING = frozenset("info debug warning error critical exception log".split())
+EXECUTES = frozenset("execute executemany executescript".split())
+CHANGES = re.compile(r"\b(insert|update|replace|delete)\b", re.IGNORECASE)  # statements of SQL
+# What a line calls besides to say something: none of them takes a while.
+OUTPUT_CALLS = frozenset(
+    "print write writelines flush info debug warning error log save dump dumps format str repr int float round len join item"
+    " tolist keys values items get time perf_counter monotonic strftime now state_dict cpu detach open Path basename dict list"
+    " range min max sum zip enumerate isinstance getattr".split()
+)
+
+
+def _prints(case: Case, stack: Stack) -> bool:
+    """True if a stack writes for people to read."""
+    if any_tag(tags(stack), "log", "tracker") or syncs_little(case, stack):
+        return True
+    # print(model(x)) makes a pass; a hook that prints is within one
+    if any_tag(inner_tags(stack), "save", "backward", "optimizer", "forward", "loader", "http", "compile"):
+        return False
+    line = line_of(case.history, user_frame(stack))
+    return line is not None and any(map(_is_output, line.calls)) and not rather_computes(case, stack, line.calls)
+
+
+def _is_output(call: str) -> bool:
+    """True if a called name writes for people to read: ``print``, ``sys.stdout.write``, ``logger.info``."""
+    owner, _, name = call.rpartition(".")
+    if name in WRITES:
+        return owner.rsplit(".", 1)[-1] in STREAMS
+    return name in PRINTING or (name in LOGGING and "log" in owner.lower())
+
+
+def syncs_little(case: Case, stack: Stack) -> bool:
+    """True if a stack is in a line that forces a little to the disk."""
+    line = calling_line(case.history, stack)
+    return line is not None and bool(names(line.calls) & SYNCS) and writes_much(case, stack) is False
+
+
+def _stores_rows(case: Case, stack: Stack) -> bool:
+    """True if a training thread is in a line that changes a database or commits to it: each transaction is forced to the disk."""
+    line = calling_line(case.history, stack)
+    if line is None or not was_at(case.history, stack.pid, stack.tid, "backward", "optimizer"):
+        return False  # filling one before training is preparation
+    if "commit" in names(line.calls):
+        return True
+    if names(line.calls) & EXECUTES:
+        return bool(CHANGES.search(line.text))
+    managed = {f"{one}.{call}" for one in line.within for call in EXECUTES}
+    return line.text.lstrip().startswith("with ") and not managed.isdisjoint(line.loop_calls)
+
+
+def rather_computes(case: Case, stack: Stack, calls: Collection[str]) -> bool:
+    """True if a line calls something that may compute, and its thread runs nearly all of its time outside of the kernel.
+
+    Where frames of another library than torch lie below the line, they do it: a table that is laid out to be printed.
+    """
+    if names(calls) <= OUTPUT_CALLS or not all(map(of_torch, inner_frames(stack))):
+        return False
+    ran = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.run_seconds, seconds=LATELY_SECONDS)
+    system = case.history.rate(Thread, stack.pid, stack.tid, of=lambda one: one.system_seconds, seconds=LATELY_SECONDS)
+    return ran is not None and system is not None and ran >= MOSTLY and system < NOTABLE * ran
+
+
+# Python's collector, debugging aids, the allocator
+
+
+COLLECTING = frozenset({"gc.collect", "collect"})
+
+
+def _collects(case: Case, stack: Stack) -> bool:
+    """True if a stack stands at a line that calls the collector."""
+    line = calling_line(case.history, stack)
+    return "gc" in tags(stack) or (line is not None and not COLLECTING.isdisjoint(line.calls))
+
+
+def profiles(stack: Stack) -> bool:
+    """True if a stack is in a profiler's own frames (not in a record_function that is part of every optimizer step)."""
+    found = {short_name(one.function) for one in own_frames(stack) if "profiler" in tags_of(one.function, one.file)}
+    return bool(found - {"__enter__", "__exit__", "__init__", "record_function"})
+
+
+def _empties(case: Case, stack: Stack) -> bool:
+    """True if a stack is in ``empty_cache``, or at a line that calls it."""
+    return "empty_cache" in tags(stack) or "empty_cache" in calls_at(case.history, stack)
+
+
+# The GPU
+
+
+COPY_CALLS = frozenset({"to", "cuda", "copy_", "send_to_device", "move_data_to_device"})
+
+
+def _copies(case: Case, stack: Stack) -> bool:
+    """True if a stack is at a line that moves data to the device."""
+    line = calling_line(case.history, stack)
+    return "device_copy" in tags(stack) or (line is not None and bool(names(line.calls) & COPY_CALLS))
+
+
+def _awaits_gpu(case: Case, stack: Stack) -> bool:
+    """True if the line waits for a GPU that this process uses, seen or not; writes that block are seen by themselves."""
+    uses = bool(regimes(case.history, stack.pid)) or unseen(case.history, stack.pid)
+    return uses and in_sync(case.history, stack)
+
+
+# The model
+
+
+GRADIENTS_OFF = frozenset({"no_grad", "inference_mode"})
+
+
+def without_gradients_at(history: History, stack: Stack) -> Frame | None:
+    """The function that switches gradients off around a forward pass, or the line in such a block; None where none does."""
+    if "forward" not in tags(stack):
+        return None
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    decorated = (frame for frame, caller in pairs if "no_grad" in tags_of(caller.function, caller.file))
+    return next(decorated, None) or in_block_without(history, stack)
+
+
+def in_block_without(history: History, stack: Stack) -> Frame | None:
+    """The program's own frame that stands in a block of ``torch.no_grad`` or ``inference_mode``, by its text; else None."""
+    for frame in user_frames(stack):
+        line = line_of(history, frame)
+        if line is not None and names(block.partition("(")[0] for block in line.within) & GRADIENTS_OFF:
+            return frame
+    return None
 
 
 def in_own_forward(stack: Stack) -> bool:
@@ -70,19 +371,155 @@ def in_own_forward(stack: Stack) -> bool:
     return bool(stack.frames) and not of_tensors(stack.frames[0]) and "forward" in tags(stack)
 
 
-def _tagged(wanted: tuple[str, ...], _: History, stack: Stack) -> bool:
-    return any_tag(tags(stack), *wanted)
+# Other work
 
 
-_BINS: tuple[tuple[Bin, Callable[[History, Stack], bool]], ...] = (
+RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
+
+
+def _unpickles(case: Case, stack: Stack) -> bool:
+    """True if a thread that never sleeps is in ``get`` of a queue between processes."""
+    if not tags(stack) or not tags(stack) <= RECEIVES:
+        return False
+    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
+
+
+def _tagged(*wanted: str) -> Callable[[Case, Stack], bool]:
+    return lambda _, stack: any_tag(tags(stack), *wanted)
+
+
+_BINS: tuple[tuple[Bin, Callable[[Case, Stack], bool]], ...] = (
+    (Bin.TUNING, _tagged("autotune")),
+    (Bin.UNPICKLING, _unpickles),
     (Bin.DATA, lambda _, stack: awaits_data(stack)),
-    (Bin.SETUP, partial(_tagged, ("loader_start", "loader_stop", "import", "compile"))),
-    (Bin.SAVING, partial(_tagged, ("save", "model_copy"))),
-    (Bin.LOCK, takes_a_lock),
-    (Bin.BATCHES, lambda _, stack: prepares(stack)),
+    (Bin.COMPILING, lambda _, stack: compiles(stack)),
+    (Bin.STARTING, _tagged("import", "load", "init")),
+    (Bin.WORKERS, _tagged("loader_start", "loader_stop")),
+    (Bin.RANKS, lambda case, stack: "collective" in tags(stack) or waits_for_ranks(case.history, case.job, stack)),
+    (Bin.ROWS, _stores_rows),
+    (Bin.RETRYING, lambda case, stack: retries(case.history, stack)),
+    (Bin.LOCK, lambda case, stack: takes_a_lock(case.history, stack)),
+    (Bin.SAVING, in_save),
+    (Bin.COPYING_MODEL, _copies_the_model),
+    (Bin.NETWORK, _asks),
+    (Bin.GARBAGE, _collects),
+    (Bin.DEBUGGING, lambda _, stack: any_tag(tags(stack), "format_stack", "anomaly") or profiles(stack)),
+    (Bin.EMPTYING, _empties),
+    (Bin.DRAWING, lambda _, stack: in_own_sampler(stack)),
+    (Bin.LOADING, lambda _, stack: fetches(stack)),
+    (Bin.COPYING, _copies),
+    (Bin.GPU, _awaits_gpu),
+    (Bin.PICTURES, _tagged("picture")),
+    (Bin.OUTPUT, _prints),
     (Bin.HOOKS, lambda _, stack: hook_of(stack) is not None),
-    (Bin.NO_GRADIENTS, lambda history, stack: without_gradients_at(history, stack) is not None),
+    (Bin.NO_GRADIENTS, lambda case, stack: without_gradients_at(case.history, stack) is not None),
     (Bin.PYTHON, lambda _, stack: in_own_forward(stack)),
-    (Bin.SLEEP, lambda history, stack: own_work(stack) and rests(history, stack)),
+    (Bin.PROGRAM, lambda _, stack: awaits_a_program(stack)),
+    (Bin.SLEEPING, lambda case, stack: own_work(stack) and rests(case.history, stack)),
     (Bin.OTHER, lambda _, stack: own_work(stack)),
+    (Bin.FORWARD, _tagged("forward")),
+    (Bin.BACKWARD, _tagged("backward")),
+    (Bin.OPTIMIZER, _tagged("optimizer", "scaler", "clip")),
 )
+
+
+# The same of the threads that make its batches
+
+
+def worker_budget(case: Case, pid: int, tid: int) -> Budget:
+    """Where the time of a loader's worker, or of another thread that makes batches, goes."""
+
+    def make() -> Budget:
+        seen = lasting(case.history, pid, tid, LATELY_SECONDS)
+        return Budget(seen, tuple(worker_bin(case, one.reading) for one in seen.sights))
+
+    return case.history.once(("worker's budget", pid, tid), make)
+
+
+def worker_bin(case: Case, stack: Stack) -> Bin:
+    """The bin of a sample of such a thread."""
+    if not _works_at_data(stack):
+        return Bin.STARTING if _imports(stack) else Bin.IDLE
+    if _takes_a_shared_lock(stack):
+        return Bin.LOCK
+    if retries(case.history, stack):
+        return Bin.RETRYING
+    return Bin.NETWORK if any_tag(tags(stack), "http", "ssl") else Bin.LOADING
+
+
+def _works_at_data(stack: Stack) -> bool:
+    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
+    found, inner = tags(stack), inner_tags(stack)
+    if "fetch" in found:
+        return True
+    if "feeder" in found:  # it pickles a batch, or has none to pickle
+        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
+    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
+    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
+    # A selector of a library's own; the program's may await its data.
+    loops = "selector" in found and not any(map(is_user, stack.frames))
+    # The function that a process was started with asks for the next item itself, rather than one that serves an item.
+    pairs = zip(stack.frames, stack.frames[1:], strict=False)
+    caller = next((outer.file for frame, outer in pairs if is_user(frame)), "")
+    asked = "mp_receive" in inner and caller.endswith("multiprocessing/process.py")
+    waits = any_tag(inner, "thread_wait", "between_calls") or between_tasks(stack) or asked
+    return not (idle or waits or loops or _imports(stack))
+
+
+def _imports(stack: Stack) -> bool:
+    """True if a worker that was spawned a moment ago still imports the program."""
+    found = tags(stack)
+    return "import" in found and not any_tag(found, "worker", "pool_worker")
+
+
+def _takes_a_shared_lock(stack: Stack) -> bool:
+    """True if a worker waits for a lock between processes, other than that of a queue."""
+    inner = inner_tags(stack)
+    takes = bool(stack.frames) and stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
+    return takes and "mp_lock" in inner and not any_tag(inner, "mp_queue_get", "mp_queue_put")
+
+
+# Since when it trains
+
+
+def trained_for(case: Case, rank: Member) -> float:
+    """Seconds since the first step or, without the agent's count, since training code was first seen; at most ten minutes.
+
+    While a job starts, its card has nothing to do, and that is no fault.
+    """
+    for one in case.history.series(Steps, rank.pid):
+        if one.reading.count > 0:
+            return case.at - one.at + sum(one.reading.interval_seconds)
+    for seen in case.profile(rank, RUN_SECONDS).sights:
+        if trains(seen.reading):
+            return case.at - seen.at + seen.reading.span_seconds
+    return RUN_SECONDS
+
+
+def since_first_step(case: Case, rank: Member, seen: Profile) -> Profile:
+    """The samples of the window from the first step on: what was done before it, however long it took, is done once."""
+    training = trained_for(case, rank)
+    return seen if training >= LATELY_SECONDS else case.profile(rank, training)
+
+
+# What native profiles add
+
+PROFILE_SECONDS = 1.0
+# Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
+_TORCH_SYMBOLS = re.compile(
+    r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
+)
+
+
+def native_profile(case: Case, rank: Member, seconds: float = RUN_SECONDS) -> NativeProfile | None:
+    """The newest profile of the training thread over the last ``seconds``, none of it from before the first step."""
+    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
+    since = min(seconds, trained_for(case, rank) - PROFILE_SECONDS)
+    return seen.reading if seen is not None and seen.at >= case.at - since else None
+
+
+def native_python_share(case: Case, rank: Member) -> float | None:
+    """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
+    seen = native_profile(case, rank)
+    shares = seen.shares.items() if seen is not None else ()
+    return None if seen is None else sum(share for symbol, share in shares if not _TORCH_SYMBOLS.search(symbol))

@@ -2,17 +2,13 @@
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import FAR_APART, motion
+from perfwatch.triage.shares.thresholds import MUCH, NOTABLE
 from perfwatch_probes import readings as r
 
 WINDOW_SECONDS = 15.0
 DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
 BUSY_PER_CPU = 1.5  # threads of the job that want a CPU, per CPU: more, and one, wait for each other
 CROWD_PER_CPU = 3.0  # busy threads for each CPU: so many crowd it whatever others do
-WANTS_SHARE = 0.25  # run time plus run delay, of a core: above it a thread wants a CPU most of the time
-# ... of what the threads that want one run on average: one that runs less is let run as often as it asks, and asks for little.
-# Measured: a queue's feeder thread beside busy workers runs 0.3 % of a core, and waits up to 12 % for it.
-FAIR_PART = 0.1
-
 
 # Threads of the job, (pid, tid), that want one of the CPUs of a rank most of the time.
 Demand = frozenset[tuple[int, int]]
@@ -42,9 +38,11 @@ def _demand(case: Case, own: frozenset[int]) -> Demand | None:
             continue
         moved = motion(case.history, pid, tid, WINDOW_SECONDS)
         known = known or moved.run_share is not None
-        if moved.run_share is not None and moved.run_share + (moved.delay_share or 0.0) >= WANTS_SHARE:
+        if moved.run_share is not None and moved.run_share + (moved.delay_share or 0.0) >= MUCH:
             runs[pid, tid] = moved.run_share
-    least = FAIR_PART * sum(runs.values()) / len(runs) if runs else 0.0
+    # One that runs much less than the others is let run as often as it asks, and asks for little. Measured: a queue's feeder thread
+    # beside busy workers runs 0.3 % of a core, and waits up to 12 % for it.
+    least = NOTABLE * sum(runs.values()) / len(runs) if runs else 0.0
     return frozenset(key for key, run in runs.items() if run >= least) if known else None
 
 

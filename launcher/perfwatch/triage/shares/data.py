@@ -5,7 +5,7 @@ What tells them apart: so many batches were taken that the steps which they shou
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,56 +17,33 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.profile import Profile, lasting
+from perfwatch.triage.shares.budget import WORK, Bin, awaits_data, worker_bin, worker_budget
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     CERTAIN,
     ENOUGH_SAMPLES,
     HIGH,
     LARGE,
     LATELY_SECONDS,
+    LOST_SHARE,
     MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
+    NOTABLE,
     SEVERAL_TIMES,
     TWICE,
 )
 from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
-from perfwatch.triage.slowness import LOST_SHARE, Line, asleep_share
+from perfwatch.triage.slowness import Line, Saw, asleep_share
 from perfwatch.triage.waits.libraries import serving
-from perfwatch.triage.waits.workers import between_tasks
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import any_tag, inner_tags, inside, is_user, show, tags, user_frame, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
 from perfwatch.verdict import Culprit, Finding
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Stack
 
 SERVICES = ("feeder", "pool_service", "futures_service", "monitor", "serve", "compile_worker")
-
-
-def works(stack: Stack) -> bool:
-    """True if a worker works at data, rather than waits for its next task, for an item, or for room in a queue."""
-    found, inner = tags(stack), inner_tags(stack)
-    if "fetch" in found:
-        return True
-    if "feeder" in found:  # it pickles a batch, or has none to pickle
-        return not any_tag(found, "thread_wait", "mp_send", "mp_lock")
-    asks = any_tag(found, "mp_queue_get", "queue_get", "mp_lock")
-    idle = asks and any_tag(found, "worker", "pool_worker", "futures_worker", "thread_wait")
-    # A selector of a library's own; the program's may await its data.
-    loops = "selector" in found and not any(map(is_user, stack.frames))
-    # The function that a process was started with asks for the next item itself, rather than one that serves an item.
-    pairs = zip(stack.frames, stack.frames[1:], strict=False)
-    caller = next((outer.file for frame, outer in pairs if is_user(frame)), "")
-    asked = "mp_receive" in inner and caller.endswith("multiprocessing/process.py")
-    waits = any_tag(inner, "thread_wait", "between_calls") or between_tasks(stack) or asked
-    return not (idle or waits or loops or imports(stack))
-
-
-def imports(stack: Stack) -> bool:
-    """True if a worker that was spawned a moment ago still imports the program."""
-    found = tags(stack)
-    return "import" in found and not any_tag(found, "worker", "pool_worker")
 
 
 Makers = tuple[tuple[int, int], ...]  # (pid, tid) of each thread
@@ -93,17 +70,31 @@ def producers(case: Case, rank: Member) -> Makers:
 
 
 def _at_work(case: Case, makers: Iterable[tuple[int, int]]) -> Makers:
-    seen = ((key, lasting(case.history, *key, LATELY_SECONDS)) for key in makers)
-    return tuple(key for key, one in seen if one.share_where(works) >= LARGE)
+    return tuple(key for key in makers if worker_budget(case, *key).share(*WORK) >= LARGE)
 
 
 WAITING_SHARE = MUCH  # of the training thread's time; healthy loops with prefetch stay below 0.05
-BOTTLENECK_SHARE = 0.11  # less waiting is enough where the workers never wait for work themselves
 LATE_SECONDS, LATE_STEPS = 3.0, 3.0  # the last step was so long ago at most, or so many times the longest: they go on
-OWN_WAITS = ("mp_queue_get", "queue_get", "pool_wait", "futures_wait", "mp_receive")  # of a loop without a DataLoader
 PHASE_SECONDS = 12.0  # of waits in a loop that makes no step, and nothing else: no step is that long for its data
 STEP_TAGS = frozenset({"backward", "optimizer"})
 STEP_CALLS = frozenset({"backward", "zero_grad"})
+
+
+WAITS = Saw(
+    "stack",
+    "the training thread waits for data",
+    "{found.waiting:.0%} of {found.profile.samples} samples",
+    "below 5 %",
+    "pid {found.rank.pid}",
+)
+CARD_WAITS = Saw(
+    "{card.source}",
+    "the GPU waits too",
+    "nothing to do {card.waiting:.0%} of the time ({shown})",
+    "a kernel resident all the time",
+    "{name}",
+    share="card",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +119,7 @@ class Starving:
 
     def profiles(self, case: Case) -> list[tuple[int, int, Profile]]:
         """(pid, tid, samples) of each while it works at data, the one with most first."""
-        seen = ((*key, lasting(case.history, *key, LATELY_SECONDS).where(works)) for key in self.producers)
+        seen = ((*key, worker_budget(case, *key).of(*WORK)) for key in self.producers)
         return sorted((one for one in seen if one[2].samples), key=lambda one: -one[2].samples)
 
     def line(self, case: Case) -> str | None:
@@ -155,30 +146,21 @@ class Starving:
         who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
         told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
         rank = self.rank
-        cards = [c for c in regimes(case.history, self.rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH]
-        share = f"{self.waiting:.0%} of {self.profile.samples} samples"
-        waits = case.saw("stack", f"pid {self.rank.pid}", "the training thread waits for data", share, "below 5 %")
-        found = line.finding(
+        card = next((c for c in regimes(case.history, rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH), None)
+        found = replace(line, saw=(WAITS, *line.saw, CARD_WAITS)).finding(
             case,
             tuple(
                 Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid if pid != rank.pid else None, tid=tid, frame=frame)
                 for pid, tid, frame in ((pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case))
             ),
-            min(ceiling, self._ceiling(case), self._confidence(bool(cards))),
-            before=(waits,),
-            more=tuple(
-                case.saw(
-                    card.source,
-                    name_of(case.history, card.uuid),
-                    "the GPU waits too",
-                    f"nothing to do {card.waiting:.0%} of the time ({card.shown()})",
-                    "a kernel resident all the time",
-                )
-                for card in cards
-            ),
+            min(ceiling, self._ceiling(case), self._confidence(card is not None)),
+            found=self,
+            card=card,
+            name=name_of(case.history, card.uuid) if card is not None else "",
+            shown=card.shown() if card is not None else "",
             kind=self.kind,
             waits=told + (f", mostly at {at}" if at else ""),
-            **{"pid": self.rank.pid, **facts},
+            **{"pid": rank.pid, **facts},
         )
         return msgspec.structs.replace(found, lost_share=round(self.waiting, 3))
 
@@ -199,13 +181,6 @@ def _waits_for_ranks(seen: Profile) -> bool:
     return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
 
 
-def awaits_data(stack: Stack) -> bool:
-    """True if a training thread waits for its loader, or for a queue, a pool or a future of the program's own."""
-    found = tags(stack)
-    elsewhere = any_tag(found, "exit", "collective", "rendezvous", "save", "compile", "loader")
-    return "loader_wait" in found or (any_tag(found, *OWN_WAITS) and not elsewhere)
-
-
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
     return case.history.once(("starving",), lambda: _starving(case))  # half a dozen rules ask
@@ -220,14 +195,14 @@ def _starving(case: Case) -> Starving | None:
         # In ``Queue.get`` the thread waits at most for as long as it does not run, and unpickles otherwise.
         asleep = 1.0 if share is None else share
         waiting = min(seen.share_where(awaits_data), asleep)
-        if waiting < max(BOTTLENECK_SHARE, worst.waiting if worst is not None else 0.0):
+        if waiting < max(NOTABLE, worst.waiting if worst is not None else 0.0):
             continue
         if saturated(case.history, rank.pid, LATELY_SECONDS) or for_training(case, rank, seen) is not True:
             continue
         makers = producers(case, rank)
         # The samples since the last worker was done with its imports: the first batch of new workers is always late.
         looks = (one for key in makers for one in case.history.series(Stack, *key))
-        ready = max((one.at for one in looks if imports(one.reading)), default=0.0)
+        ready = max((one.at for one in looks if worker_bin(case, one.reading) is Bin.STARTING), default=0.0)
         seen = Profile(tuple(one for one in seen.sights if one.at > ready), seen.seconds)
         waiting = min(seen.share_where(awaits_data), asleep)
         if makers and seen.samples >= ENOUGH_SAMPLES and _enough(case, waiting, makers):
@@ -237,9 +212,9 @@ def _starving(case: Case) -> Starving | None:
 
 def _enough(case: Case, waiting: float, makers: Makers) -> bool:
     """True if so much waiting is the workers' doing: those that mostly wait for work have their batches ready in time."""
-    seen = [lasting(case.history, pid, tid, LATELY_SECONDS) for pid, tid in makers]
-    share = sum(one.count(works) for one in seen) / max(1, sum(one.samples for one in seen))
-    return share >= LARGE and waiting >= (BOTTLENECK_SHARE if share >= NEARLY_ALL else WAITING_SHARE)
+    spent = [worker_budget(case, *key) for key in makers]
+    share = sum(one.of(*WORK).samples for one in spent) / max(1, sum(one.seen.samples for one in spent))
+    return share >= LARGE and waiting >= (NOTABLE if share >= NEARLY_ALL else WAITING_SHARE)
 
 
 def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
@@ -302,9 +277,6 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
 
-FEW_LOCKED_SAMPLES = 4  # of workers that find it locked by another one
-
-
 @dataclass(frozen=True)
 class Turns:
     """A lock, how often workers found it locked by another one, the processes that held it meanwhile, and what to do."""
@@ -322,25 +294,20 @@ def turns(case: Case, found: Starving) -> Turns | None:
 
 def at_lock(case: Case, found: Starving) -> Turns | None:
     """A lock between processes, at one line of the program's."""
-    return case.history.once(("turns at a lock",), lambda: _at_lock(found.profiles(case)))
+    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found.profiles(case)))
 
 
-def _at_lock(at_work: list[tuple[int, int, Profile]]) -> Turns | None:
+def _at_lock(case: Case, at_work: list[tuple[int, int, Profile]]) -> Turns | None:
     seen = {pid: busy for pid, tid, busy in at_work if pid == tid}
-    waits = {pid: busy.count(_waits_for_lock) for pid, busy in seen.items()}
+    at_lock = {pid: busy.where(lambda stack: worker_bin(case, stack) is Bin.LOCK) for pid, busy in seen.items()}
+    waits = {pid: one.samples for pid, one in at_lock.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
     looks, sightings = sum(busy.samples for busy in seen.values()), sum(waits.values())
-    if len(both) < TWICE or sightings < max(FEW_LOCKED_SAMPLES, MUCH * looks):
+    if len(both) < TWICE or sightings < max(SEVERAL_TIMES, MUCH * looks):
         return None
-    line = show(seen[max(waits, key=lambda pid: waits[pid])].top_line(_waits_for_lock))
+    line = show(at_lock[max(waits, key=lambda pid: waits[pid])].top_line())
     advice = f"do the slow part outside of the lock at {line}: more workers make it no faster"
     return Turns(f"the lock between processes at {line}", sightings, both, advice)
-
-
-def _waits_for_lock(stack: Stack) -> bool:
-    inner = inner_tags(stack)
-    takes = stack.frames[0].function.rpartition(".")[2] in ("__enter__", "acquire")
-    return takes and "mp_lock" in inner and not any_tag(inner, "mp_queue_get", "mp_queue_put")
 
 
 def _at_file(case: Case, found: Starving) -> Turns | None:
@@ -352,7 +319,7 @@ def _at_file(case: Case, found: Starving) -> Turns | None:
                 seen.setdefault(one.reading.target, []).append(one.reading)
     path, looks = max(seen.items(), key=lambda item: len(item[1]), default=("", []))
     holders = tuple(sorted(pids.intersection(pid for one in looks for pid in one.lock_holders)))
-    if len(looks) < FEW_LOCKED_SAMPLES or len(holders) < TWICE or 2 * len({one.pid for one in looks}) <= len(pids):
+    if len(looks) < SEVERAL_TIMES or len(holders) < TWICE or 2 * len({one.pid for one in looks}) <= len(pids):
         return None
     advice = "lock for as long as it takes to write, and read before: more workers make it no faster"
     return Turns(f"a lock on {path}", len(looks), holders, advice)
@@ -370,7 +337,6 @@ UPDATES = ("backward", "optimizer", "scaler")
 PASSES = ("forward", *UPDATES)
 ELSEWHERE = ("save", "import", "compile", "exit", "collective", "rendezvous", "loader_start", "loader_stop")
 STEP_SECONDS = 0.001  # forward, backward and update of the smallest model; measured 0.8 ms for two layers of 64
-CAUTION = 0.5  # of the time that the passes for a batch were seen to take: batches are counted by wake-ups, and there are more of these
 DUE_SAMPLES, DUE_AFTER_STEPS = 3.0, 8.0  # of steps that last no longer than that: none is seen by chance with e**-3
 
 
@@ -402,7 +368,7 @@ def _discarded(case: Case, rank: Member) -> Discarded | None:
     before = Profile(ever.sights[: len(ever.sights) - len(since.sights)], 0.0)
     began = since.sights[0].at - since.sights[0].reading.span_seconds
     seconds, batches = case.at - began if ago is None else ago, _ordered(case, rank, began, case.at)
-    each = max(STEP_SECONDS, CAUTION * _passes_seconds(case, rank, before))
+    each = max(STEP_SECONDS, MOSTLY * _passes_seconds(case, rank, before))
     due = each * batches * since.samples / max(case.at - began, STEP_SECONDS)
     made = made_steps(case, rank, loop)
     # A pass that an update follows was called from the function of that loop.

@@ -6,7 +6,7 @@ Tensor arithmetic that the program calls from its own functions looks the same i
 import re
 
 from perfwatch.triage.history import History
-from perfwatch.triage.shares.profile import in_own_sampler
+from perfwatch.triage.roles.job import Job
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import (
     COMPREHENSIONS,
@@ -18,6 +18,7 @@ from perfwatch.triage.words.frames import (
     user_frame,
     user_frames,
 )
+from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
 from perfwatch_probes import readings as r
 
 PROGRAM_WAITS = frozenset({"child_wait", "selector"})
@@ -97,11 +98,44 @@ def fetches_itself(stack: r.Stack) -> bool:
     return False
 
 
-def prepares(stack: r.Stack) -> bool:
-    """True if a stack is where batches are made: below a loader's fetch, or in a sampler of the program's own."""
-    return fetches(stack) or in_own_sampler(stack)
-
-
 def fetches(stack: r.Stack) -> bool:
     """True if a stack is below a DataLoader's fetch, or its collate function."""
     return not tags(stack).isdisjoint(LOADER)
+
+
+# Exchanges by mpi4py, which is compiled: a call into it has no frame of its own, so only the text of the program's line shows it.
+
+EXCHANGES = MPI_COLLECTIVES | MPI_POINT_TO_POINT
+# What mpirun and its like leave in a rank's environment: Open MPI, MVAPICH, MPICH's hydra and Slurm's PMI-2, PMIx.
+STARTED_BY_MPI = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+# ``comm``, ``self.world``, ``MPI.COMM_WORLD``, ``subcomm``, ``row_comm``; ``req`` and ``requests`` of what was begun before.
+_RECEIVER = re.compile(r"(?:^|_)(?:\w*comm|world|communicator|mpi|reqs?|requests?)(?:_|$)", re.IGNORECASE)
+
+
+def mpi_calls(line: r.SourceLine, job: Job) -> frozenset[str]:
+    """The methods of a communicator or a request that a line calls, by name.
+
+    A name that much else has as well (``send``, ``wait``) counts only on what is called as these are, in a job of MPI.
+    """
+    parts = [call.rpartition(".") for call in line.calls]
+    plain = {name for _, _, name in parts if name in EXCHANGES}
+    common = {name for owner, _, name in parts if name in MPI_COMMON and _RECEIVER.search(owner.rpartition(".")[2])}
+    return frozenset(plain | common if common and _is_of_mpi(job) else plain)
+
+
+def waits_for_ranks(history: History, job: Job, stack: r.Stack) -> bool:
+    """True if a rank of a job of MPI is at a line of its own that is an exchange with other ranks."""
+    line = calling_line(history, stack) if _is_of_mpi(job) else None
+    return line is not None and bool(mpi_calls(line, job))
+
+
+def _is_of_mpi(job: Job) -> bool:
+    """True if mpirun or the like started several ranks; a single one exchanges with none."""
+    return has_several(job) and all(
+        any(name in rank.process.environment for name in STARTED_BY_MPI) for rank in job.ranks
+    )
+
+
+def has_several(job: Job) -> bool:
+    """True if the job has several ranks, seen or not."""
+    return max(len(job.ranks), job.world_size or 1) > 1

@@ -1,65 +1,23 @@
 """Python that is no training: other work between steps, what torch calls back within them, and native profiles of it."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfwatch.triage.cards.accelerated import trained_for
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.ranks.calls import waits_for_ranks
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.own_work import awaits_a_program, in_comprehension, own_work, rests
+from perfwatch.triage.shares.own_work import in_comprehension
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.saving import in_save
-from perfwatch.triage.shares.thresholds import LATELY_SECONDS, NEARLY_ALL, NOTABLE, OFTEN, RUN_SECONDS
-from perfwatch.triage.slowness import LOST_SHARE
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, LOST_SHARE, NEARLY_ALL, NOTABLE
 from perfwatch.triage.words.code import is_plain, line_of
-from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name, tags
-from perfwatch_probes.readings import Frame, NativeProfile, Stack, Steps
+from perfwatch.triage.words.frames import inner_tags, is_user, of_torch, short_name
+from perfwatch_probes.readings import Frame, Stack, Steps
 
-PROFILE_SECONDS = 1.0
-# Native symbols of tensor arithmetic: torch, its BLAS and its thread pools.
-_TORCH_SYMBOLS = re.compile(
-    r"at::|c10|torch|caffe2|mkl|gemm|gemv|blas|dnnl|fbgemm|xnn|cpuinfo|omp_|gomp|kmp|sleef|Sleef|vml|vectorized|autograd"
-)
-
-
-def native_profile(case: Case, rank: Member, seconds: float = RUN_SECONDS) -> NativeProfile | None:
-    """The newest profile of the training thread over the last ``seconds``, none of it from before the first step."""
-    seen = case.history.latest(NativeProfile, rank.pid, case.progress[rank.pid].thread)
-    since = min(seconds, trained_for(case, rank) - PROFILE_SECONDS)
-    return seen.reading if seen is not None and seen.at >= case.at - since else None
-
-
-def native_python_share(case: Case, rank: Member) -> float | None:
-    """Share of a native profile of the training thread that is not tensor arithmetic; None without a profile."""
-    seen = native_profile(case, rank)
-    shares = seen.shares.items() if seen is not None else ()
-    return None if seen is None else sum(share for symbol, share in shares if not _TORCH_SYMBOLS.search(symbol))
-
-
-RECEIVES = frozenset({"mp_queue_get", "mp_receive"})
 OWN_SHARE = 0.35  # of samples outside of training code: loops that log, count and move batches stay below 0.2
-NATIVE_SHARE = OFTEN  # of a native profile, in the interpreter or in libraries other than torch's
 # Dumps; with small operations of torch a thread is without the GIL in 80 to 100 % of them, so four with it for one without tell Python.
 # Of work between steps it takes six: a dump may be torn, or a step be made.
 OWNED_LOOKS, OWNED_PER_RELEASED = 4, 6
-
-
-def does_other_work(case: Case, stack: Stack) -> bool:
-    """True if a stack is in the program's own work, and neither rests, saves nor waits for other ranks."""
-    works = own_work(stack) and not rests(case.history, stack) and not waits_for_ranks(case.history, case.job, stack)
-    return (works or _unpickles(case, stack) or awaits_a_program(stack)) and not in_save(case, stack)
-
-
-def _unpickles(case: Case, stack: Stack) -> bool:
-    """True if a thread that never sleeps is in ``get`` of a queue between processes: it makes objects of what came."""
-    if not tags(stack) or not tags(stack) <= RECEIVES:
-        return False
-    return (motion(case.history, stack.pid, stack.tid, LATELY_SECONDS).run_share or 0.0) >= NEARLY_ALL
 
 
 def gil_samples(seen: Profile, holds: Callable[[Stack], bool]) -> tuple[int, int]:

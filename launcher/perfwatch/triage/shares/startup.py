@@ -16,15 +16,15 @@ from perfwatch.triage.moving.memory import quiet
 from perfwatch.triage.moving.motion import stacks_of
 from perfwatch.triage.moving.work import releases_gil
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.budget import compiles
 from perfwatch.triage.shares.own_work import lines_around
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.thresholds import MANY_SAMPLES, MOSTLY
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MANY_SAMPLES, MOSTLY, TWICE
 from perfwatch.triage.waits.devices import BEGUN_SECONDS, engine_threads
 from perfwatch.triage.words.code import TRAINS, names
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags, tags_of
+from perfwatch.triage.words.frames import is_user, own_frames, short_name, tags, tags_of
 from perfwatch_probes import readings as r
 
-LINES = 2
 UNSURE = 0.55  # of a hang, below what makes a verdict: after the patience nothing is other than before
 
 
@@ -63,7 +63,7 @@ def _untrained(case: Case, rank: Member) -> bool:
     ever = case.profile(rank)
     return (
         ever.samples >= MANY_SAMPLES
-        and len(ever.lines()) >= LINES
+        and len(ever.lines()) >= TWICE
         and not ever.seen(*TRAINING_TAGS)
         and quiet(case, rank).seconds == 0.0  # what remembers training has begun it
     )
@@ -71,8 +71,6 @@ def _untrained(case: Case, rank: Member) -> bool:
 
 # After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
 SETTLED_SECONDS = 12.0
-# Of a process that was watched from its start and has made no step that is counted.
-YOUNG_SECONDS = 30.0
 BEFORE_SECONDS = 2.0  # a job is started a moment before its watch
 # Slow causes that hold however young a run is: events and states, not shares of a window. Restarted ranks always begin.
 NOT_BY_SHARES = frozenset({"restart_loop", "mismatched_collective", "degraded_link", "shared_memory_exhausted"})
@@ -86,7 +84,7 @@ def beginning(case: Case) -> bool:
 def _begins(case: Case, rank: Member) -> bool:
     counted = case.history.series(r.Steps, rank.pid)
     if not counted:
-        return case.session.mode == "run" and _age_seconds(case, rank) < YOUNG_SECONDS
+        return case.session.mode == "run" and _age_seconds(case, rank) < LATELY_SECONDS
     first, intervals = counted[0], counted[0].reading.interval_seconds
     # Of many steps the first look has the newest intervals alone: those before were as long, as far as is known.
     before = max(sum(intervals), first.reading.count * (median(intervals) or 0.0))
@@ -114,23 +112,11 @@ def _age_seconds(case: Case, rank: Member) -> float:
     seen = case.history.latest(r.Process, rank.pid)
     age = None if seen is None else seen.reading.age_seconds
     if seen is None or age is None or age > seen.at + BEFORE_SECONDS:
-        return YOUNG_SECONDS
+        return LATELY_SECONDS
     return age + case.at - seen.at
 
 
 # The compiler
-
-
-def compiles(stack: r.Stack) -> bool:
-    """In the compiler, what it imports for its work included; not in the import of it, which the first optimizer step of any program makes.
-
-    Of the two, the outer one says what the thread is at.
-    """
-    for frame in reversed(own_frames(stack)):
-        found = tags_of(frame.function, frame.file)
-        if any_tag(found, "compile", "import"):
-            return "compile" in found
-    return False
 
 
 def in_compiler(history: History, seen: Profile, awaits: bool = False) -> Callable[[r.Stack], bool]:

@@ -19,3 +19,5 @@ LOW, MEDIUM, HIGH, CERTAIN = 0.5, 0.65, 0.8, 0.95
 # Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
 # No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.
 LASTS = 0.35
+
+LOST_SHARE = 0.15  # of the training thread's time: below it a cause is not worth a verdict

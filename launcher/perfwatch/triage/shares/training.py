@@ -10,7 +10,8 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen, median
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.own_work import fetches, lines_around, prepares
+from perfwatch.triage.shares.budget import Bin, in_block_without, spent
+from perfwatch.triage.shares.own_work import lines_around
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
     ENOUGH_SAMPLES,
@@ -19,6 +20,8 @@ from perfwatch.triage.shares.thresholds import (
     MANY_SAMPLES,
     MOSTLY,
     NEARLY_ALL,
+    SEVERAL_TIMES,
+    TWICE,
 )
 from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
@@ -33,7 +36,6 @@ from perfwatch.triage.words.frames import (
     tags,
     tags_of,
     user_frame,
-    user_frames,
 )
 from perfwatch_probes.readings import FLAG, Frame, SourceLine, Stack
 
@@ -46,7 +48,6 @@ LOSSES = "torch/nn/functional.py"
 # Weight of a sample: clipping costs twice a step of SGD without momentum (measured: 86 and 44 us), and zero_grad may, or a look
 # at gradients, cost more than that.
 COMPANION_WEIGHT, CLEARING_WEIGHT = 0.5, 0.25
-GRADIENTS_OFF = frozenset({"no_grad", "inference_mode"})
 FINITE = frozenset({"isfinite", "isnan", "isinf"})
 
 
@@ -90,24 +91,6 @@ def without_gradients(history: History, seen: Profile) -> bool:
     """True if all of it was in functions that ``torch.no_grad`` or ``inference_mode`` decorates, or in blocks of either."""
     off = seen.share_where(lambda stack: "no_grad" in tags(stack) or in_block_without(history, stack) is not None)
     return off >= NEARLY_ALL
-
-
-def in_block_without(history: History, stack: Stack) -> Frame | None:
-    """The program's own frame that stands in a block of ``torch.no_grad`` or ``inference_mode``, by its text; else None."""
-    for frame in user_frames(stack):
-        line = line_of(history, frame)
-        if line is not None and names(block.partition("(")[0] for block in line.within) & GRADIENTS_OFF:
-            return frame
-    return None
-
-
-def without_gradients_at(history: History, stack: Stack) -> Frame | None:
-    """The function that switches gradients off around a forward pass, or the line in such a block; None where none does."""
-    if "forward" not in tags(stack):
-        return None
-    pairs = zip(stack.frames, stack.frames[1:], strict=False)
-    decorated = (frame for frame, caller in pairs if "no_grad" in tags_of(caller.function, caller.file))
-    return next(decorated, None) or in_block_without(history, stack)
 
 
 def accompanies(stack: Stack) -> bool:
@@ -162,9 +145,6 @@ def at_a_pass(lines: set[Frame | None], stack: Stack) -> bool:
 # Function, file and line of the pass and of what calls it; further outside the functions alone: a training may be called twice.
 Place = tuple[tuple[str, str, int], ...]
 
-PLACE_LINES = 2
-USUAL_PASSES = 4.0  # times the usual number of passes from one update that is met to the next: what lasts longer may be something else
-
 
 def place(tag: str, stack: Stack) -> Place | None:
     """Where in the program a pass is made, innermost first; None outside of one."""
@@ -174,8 +154,7 @@ def place(tag: str, stack: Stack) -> Place | None:
         return None
     own = [frame for frame in frames[depths[-1] + 1 :] if is_named(frame)]
     return tuple(
-        (short_name(frame.function), frame.file, frame.line if depth < PLACE_LINES else 0)
-        for depth, frame in enumerate(own)
+        (short_name(frame.function), frame.file, frame.line if depth < TWICE else 0) for depth, frame in enumerate(own)
     )
 
 
@@ -192,7 +171,7 @@ def _of_steps(case: Case, rank: Member, tag: str) -> frozenset[Place]:
     else:
         runs = [(run, run.count(lambda stack: tag in tags(stack))) for run in between(case.profile(rank), updates)[:-1]]
         usual = median(count for _, count in runs if count) or 0.0
-        sights = (one for run, count in runs if 0 < count <= USUAL_PASSES * usual for one in run.sights)
+        sights = (one for run, count in runs if 0 < count <= SEVERAL_TIMES * usual for one in run.sights)
     return frozenset(found for one in sights if (found := place(tag, one.reading)) is not None)
 
 
@@ -338,8 +317,8 @@ LOOKS_AT = frozenset(
 def makes_batches(case: Case, rank: Member, seen: Profile) -> float:
     """The share of the time in which a training thread makes its own batches, or draws them between its steps."""
     if seen.seen(*STEPS):
-        return seen.share_where(prepares)
-    return seen.share_where(fetches) if gathers(case, rank) is None else 0.0
+        return spent(case, seen).share(Bin.LOADING, Bin.DRAWING)
+    return spent(case, seen).share(Bin.LOADING) if gathers(case, rank) is None else 0.0
 
 
 def gathers(case: Case, rank: Member) -> Frame | None:

@@ -105,6 +105,14 @@ def _lines(history: History, node: Node) -> list[tuple[r.Frame, r.SourceLine | N
     return [(frame, line_of(history, frame)) for frame in user_frames(node.stack)] if node.stack is not None else []
 
 
+def owners(history: History, node: Node, what: str, others: Iterable[Node]) -> list[Node]:
+    """Of the threads beside one that waits, those that hold what it waits for, or bring it, by the text; empty if no text tells."""
+    if what != A_LOCK:
+        return bringers(history, node, others)
+    lock = lock_taken(line_of(history, node.frame))
+    return [one for one in others if lock and holds(history, one, lock)]
+
+
 def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node], bool]:
     """Of the threads beside one that waits for a lock, those that may own it; True if a reader that is left out may, all the same.
 
@@ -113,10 +121,10 @@ def may_own(history: History, node: Node, others: list[Node]) -> tuple[list[Node
     its lines was read and is in no ``with``.
     """
     lock = lock_taken(line_of(history, node.frame))
-    owners = [other for other in others if holds(history, other, lock)] if lock else []
+    known = owners(history, node, A_LOCK, others)
     rivals = [one for one in others if waits_forever(one) and awaited(one) == A_LOCK]
-    if owners or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
-        return owners or others, False  # who waits for the same lock explains nothing
+    if known or not [one for one in rivals if not lock or lock_taken(line_of(history, one.frame)) != lock]:
+        return known or others, False  # who waits for the same lock explains nothing
     readers = [other for other in others if other.wait is not None and other.wait.kind in READS and other.state == "S"]
     return [other for other in others if other not in readers], any(not free(history, one) for one in readers)
 

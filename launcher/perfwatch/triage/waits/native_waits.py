@@ -15,6 +15,7 @@ from perfwatch_probes import readings as r
 
 STARTED = "_bootstrap"  # the outermost function of a thread that Python's threading has started
 WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
+OF_PYTHON = frozenset({"acquire", "wait", "get", "put", "join"})  # methods of Python's own locks, events and queues
 # How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
 OF_TENSORPIPE = "TP_"
 OF_GLOO = "pt_gloo_runloop"  # each carries out one collective after the other
@@ -25,10 +26,10 @@ LOOP_SECONDS, LOOP_WATCHED_SECONDS = 0.01, 30.0
 def in_native_code(history: History, node: Node) -> bool:
     """Whether a thread waits in a call of native code that is no lock, queue or event of Python's.
 
-    Of a line whose text was not read the program's own is taken for one that asks for a lock, where no native thread is there that
-    might do something for it.
+    Of a line whose text was not read the program's own is taken for one that asks for a lock, if it is shared between processes, or if
+    no native thread is there that might do something for it.
     """
-    if node.wait is None or node.wait.kind not in WAITS or node.wait.shared:
+    if node.wait is None or node.wait.kind not in WAITS:
         return False
     if node.stack is None or not node.stack.frames:
         return False
@@ -37,8 +38,8 @@ def in_native_code(history: History, node: Node) -> bool:
         return False
     line = line_of(history, inner)
     if line is None:
-        return not is_user(inner) or not all_parked(history, node.pid)
-    return not line.text.startswith(("with ", "async with ")) and "acquire" not in names(line.calls)
+        return not is_user(inner) or not (node.wait.shared or all_parked(history, node.pid))
+    return not line.text.strip().startswith(("with ", "async with ")) and not names(line.calls) & OF_PYTHON
 
 
 def all_parked(history: History, pid: int) -> bool:

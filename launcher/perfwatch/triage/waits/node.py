@@ -14,6 +14,10 @@ from perfwatch_probes import readings as r
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
 NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
+RUNS = (
+    "python",
+    "native",
+)  # kinds of an end that runs; of a thread that spins for its card, too, where the card does not tell
 WRITABLE, READABLE = 4, 1  # of poll(2)
 STDIN, OWN_TERMINALS = 0, ("/dev/tty", "/dev/console")
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's

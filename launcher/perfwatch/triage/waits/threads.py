@@ -3,7 +3,7 @@
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, bringers, holds, may_own
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, holds, may_own, owners
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
@@ -150,7 +150,7 @@ def waits(history: History, job: Job, node: Node) -> Found:
         others = [other for other in others if "futures_wait" not in other.inner]
     if (polls or any_tag(node.inner, "thread_join", "futures_wait")) and (joined := worked_for(others)):
         return led_to(joined)
-    if not native and what != A_LOCK and (known := bringers(history, node, others)):
+    if not native and what != A_LOCK and (known := owners(history, node, what, others)):
         return f"{what}, from thread {known[0].name or known[0].tid}", tuple(known), None
     unsure = False
     if what == A_LOCK and not native:
@@ -159,9 +159,9 @@ def waits(history: History, job: Job, node: Node) -> Found:
     leading = [one for one in others if _leads_on(one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
     owned = lock_taken(line_of(history, node.frame)) if what == A_LOCK and not native else ""
-    owners = [one for one in leading if owned and holds(history, one, owned)]
-    if owners:
-        return f'the lock "{owned}"{HELD_BY}{owners[0].name or owners[0].tid}', tuple(leading), None
+    holders = [one for one in leading if owned and holds(history, one, owned)]
+    if holders:
+        return f'the lock "{owned}"{HELD_BY}{holders[0].name or holders[0].tid}', tuple(leading), None
     return led_to(leading) if leading else _ends_here(history, job, node, others, unsure=unsure)
 
 

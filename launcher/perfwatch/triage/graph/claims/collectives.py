@@ -4,73 +4,25 @@ A collective needs ALL its members. Members in other calls, or in none, are clai
 if the calls differ, no task releases them (MISMATCH).
 """
 
-from dataclasses import dataclass, field
-
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.model import Basis, Key, Kind, Needs, Resource, Role, Task, Unread
+from perfwatch.triage.graph.model import AnswerDue, Basis, Key, Kind, Needs, Resource, Role, Task, Unread
 from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
-from perfwatch.triage.ranks.calls import NEW_GROUP, POINT_TO_POINT, holds_a_call, in_new_group
+from perfwatch.triage.ranks.calls import NEW_GROUP, ON_CARD, POINT_TO_POINT, Call, Calls, holds_a_call, in_new_group
 from perfwatch.triage.ranks.groups import UNHEARD, counted_apart, disagreement, recorder_owes, wait_graph
 from perfwatch.triage.ranks.groups import WaitGraph as RankGraph
-from perfwatch.triage.ranks.same_call import carried, has_arrived, travels
+from perfwatch.triage.ranks.traffic import carried, has_arrived, travels
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.frames import collective_name
 from perfwatch_probes import readings as r
 
-ANSWER_IS_DUE = "a flight recorder may still answer"
+ANSWER_IS_DUE = AnswerDue("a flight recorder may still answer")
 ON_ITS_WAY = "data on its way between the ranks"
 UNREAD_TRAFFIC = Unread("what travels between the ranks was not read")
-ON_CARD = "gpu"
-
-
-@dataclass(frozen=True)
-class Call:
-    """The call that a rank is in: its name, and the line of the program where that is known."""
-
-    name: str
-    place: tuple[str, str, int] | None = None
-
-    def differs_from(self, other: "Call") -> bool:
-        """True if these cannot be one call. A card that spins in a collective does not say in which one."""
-        return ON_CARD not in (self.name, other.name) and self != other
-
-
-@dataclass
-class Calls:
-    """All ranks' calls, by pid, and what recorders and RAS say of them."""
-
-    by_pid: dict[int, Call] = field(default_factory=dict)
-    ranks: RankGraph | None = None
-    mismatched: bool = False
-    counted_seconds: float | None = None  # for how long the counts have stood
-    needed: dict[Call, frozenset[int]] = field(default_factory=dict)
-    ended: frozenset[int] = frozenset()  # pids of ranks that have ended
-    exchange: bool = False  # some rank sends or receives
-    ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
-    by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
-    travels: bool | None = None  # data travels between the ranks; None: not known
-    come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
-
-    def have_come(self, pids: frozenset[int]) -> bool:
-        """True if all of these ranks are in some call."""
-        if pids not in self.come:
-            self.come[pids] = all(pid in self.by_pid for pid in pids)
-        return self.come[pids]
-
-    @property
-    def edges(self) -> dict[int, tuple[int, ...]]:
-        """By rank: the ranks that it waits for, where recorders or RAS say so."""
-        return self.ranks.edges if self.ranks is not None else {}
-
-    @property
-    def together(self) -> bool:
-        """True if recorders or RAS say that all ranks are in one call."""
-        return self.ranks is not None and not self.ranks.edges and bool(self.ranks.together or self.ranks.level)
 
 
 def calls_of(built: Builder) -> Calls:
@@ -110,7 +62,7 @@ def _call_of(built: Builder, graph: RankGraph | None, pid: int, key: Key) -> Cal
     if at_card and case.progress[pid].kind != "busy" and any(map(holds_a_call, regimes(built.history, pid))):
         return Call(ON_CARD)
     number = rank_of(built, pid)
-    if graph is not None and (graph.edges.get(number) or (graph.recorded and number in graph.calls)):
+    if graph is not None and (graph.edges.get(number) or (graph.together and number in graph.calls)):
         return Call(graph.calls.get(number, "?"))
     return None
 

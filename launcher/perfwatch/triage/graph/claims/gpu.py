@@ -1,8 +1,6 @@
 """GPUs: a card that computes is work; one whose kernel moves nothing releases no wait."""
 
-from perfwatch.triage.cards.gpu import IDLE, activities, kernels, regime, regimes
-from perfwatch.triage.cards.whose import cards_of
-from perfwatch.triage.case import Case
+from perfwatch.triage.cards.gpu import kernels, regime
 from perfwatch.triage.graph.activity import ThreadActivity
 from perfwatch.triage.graph.builder import Builder, end_of
 from perfwatch.triage.graph.model import Activity, Basis, Fate, Key, Kind, Prospect, Resource, Role, Task
@@ -10,7 +8,6 @@ from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.waits.edges import Edge
 from perfwatch.triage.waits.node import Node
-from perfwatch_probes import readings as r
 
 
 def gpu(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
@@ -49,24 +46,3 @@ def _card(built: Builder, uuid: str) -> Key:
     else:
         fate = Fate(Prospect.LIVE, works=1.0, why="the card works")
     return built.leaf(("card", uuid), fate, Activity.CARD)
-
-
-def idle_card_seconds(case: Case, pid: int) -> float | None:
-    """Seconds since any card of a process had a kernel; None if one has, or if that is not known."""
-    cards = regimes(case.history, pid)
-    owned = cards_of(case.history, pid)
-    if not owned.certain or len(cards) < len(owned.uuids) or any(card.kind != "idle" for card in cards):
-        return None
-    return min((_idle_seconds(case, card.uuid) for card in cards), default=None)
-
-
-def _idle_seconds(case: Case, uuid: str) -> float:
-    looks = activities(case.history, uuid)
-    if looks:
-        known = [(one.at, one.reading.graphics, one.reading.interval_seconds) for one in looks]
-    else:
-        known = [(one.at, one.reading.utilisation, 0.0) for one in case.history.series(r.GpuSample, uuid)]
-    since = next((at for at, used, _ in reversed(known) if used is not None and used > IDLE), None)
-    if since is None:
-        since = known[0][0] - known[0][2] if known else case.at
-    return max(0.0, case.at - since)

@@ -6,18 +6,17 @@ Complete unless something that is no Python thread may release it: a signal hand
 import signal
 
 from perfwatch.triage.graph.activity import ThreadActivity
-from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.claims.native import is_in_native_code
-from perfwatch.triage.graph.model import Acts, Basis, Kind, Resource, Role, Task, Unread
+from perfwatch.triage.graph.builder import OUTSIDE, Builder
+from perfwatch.triage.graph.model import Acts, Basis, Kind, NativeCode, Resource, Role, Task, Unread
 from perfwatch.triage.graph.thresholds import FRESH_SECONDS
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import GROUP_THREADS, Member
 from perfwatch.triage.waits.edges import Edge
-from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, bringers, holds
-from perfwatch.triage.waits.native_waits import all_parked, of_gloo, reduces
+from perfwatch.triage.waits.locks import A_BARRIER, A_CONDITION, A_LOCK, HELD, awaited, owners
+from perfwatch.triage.waits.native_waits import all_parked, in_native_code, of_gloo, reduces
 from perfwatch.triage.waits.node import Node, node_of, threads_of, waited_on
 from perfwatch.triage.waits.threads import other_threads, sharers
-from perfwatch.triage.words.code import line_of, lock_taken, names
+from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import inner_frames, is_standard, is_user
 from perfwatch_probes import readings as r
 
@@ -40,7 +39,7 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
     """The holder by the text of a ``with`` block, or else every other thread of the process."""
     wait = node.wait
     what = _by_method(built, node, awaited(node))
-    native = is_in_native_code(built, node)
+    native = in_native_code(built.history, node)
     gone = [one.pid for one in built.job.members.values() if _was_python(one)]
     why = _unseen_releaser(built, node, what, native, gone)
     resource = Resource(Kind.NATIVE if native else _kind(what), task.key, complete=not why, why=why, basis=Basis.STACK)
@@ -48,16 +47,11 @@ def lock(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivit
         built.claim_pair_holders(resource, node)
     if what != A_LOCK and reduces(built.history, node.pid):  # its callback runs once all ranks have come
         built.claim_collective(resource)
-    others = other_threads(built.history, built.job, node)
-    if what == A_LOCK:
-        taken = lock_taken(line_of(built.history, node.frame))
-        owners = [one for one in others if taken and holds(built.history, one, taken)]
-    else:
-        owners = bringers(built.history, node, others)
-    for other in owners:
+    known = owners(built.history, node, what, other_threads(built.history, built.job, node))
+    for other in known:
         role = Role.HOLDS if what == A_LOCK else Role.PROVIDES
         built.graph.claim(built.thread(other.pid, other.tid), resource, role, Basis.TEXT)
-    if not owners:
+    if not known:
         built.claim_other_threads(resource, node, Basis.ELIMINATION)
     elif what not in HELD and "end" not in what:
         claim_native_code(built, resource, node)
@@ -83,7 +77,7 @@ def _unseen_releaser(built: Builder, node: Node, what: str, native: bool, gone: 
     if wait is not None and wait.shared and not sharers(built.job, node) and not gone:
         return "a process outside of the job may share it"
     if native:
-        return "native code"
+        return NativeCode("native code")
     if wait is not None and not wait.forever:
         return "it has a timeout"
     at_own_line = node.stack is not None and node.stack.frames[:1] == (node.frame,)
@@ -126,7 +120,7 @@ def _file_of_others(built: Builder, node: Node) -> str:
         if file.socket is not None and file.socket.family != "unix":
             return "a connection"
         if file.socket is not None and set(file.socket.peer_pids) - set(built.job.members):
-            return "a process outside of the job"
+            return OUTSIDE
     return ""
 
 
@@ -162,7 +156,7 @@ def kernel_or_native_releaser(built: Builder, node: Node) -> str:
 def claim_native_code(built: Builder, resource: Resource, node: Node) -> None:
     """Claim the Python threads that are in native code: it may release anything before it returns."""
     for tid in python_threads(built.history, node.pid):
-        if tid != node.tid and is_in_native_code(built, node_of(built.history, built.job, node.pid, tid)):
+        if tid != node.tid and in_native_code(built.history, node_of(built.history, built.job, node.pid, tid)):
             built.graph.claim(built.thread(node.pid, tid), resource, Role.MAY_PROVIDE, Basis.ELIMINATION)
 
 
