@@ -14,6 +14,7 @@ from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import load
 from perfwatch.verdict import Verdict
 from perfwatch.watching.probes_of_job import Look
+from perfwatch.watching.status_line import StatusLine
 from perfwatch.watching.watch import Watch
 from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 from perfwatch_probes import readings as r
@@ -71,7 +72,7 @@ def decided(job: int, waiter: Waiter, look: type[Look], folder: Path, stay: bool
     with waiter:
         attached = Attached(job, waiter, session=str(folder), watch=watch)
         try:
-            verdict = attached.stay(stream) if stay else attached.decide(stream)
+            verdict = attached.stay(stream) if stay else attached.decide(stream, StatusLine(stream))
         finally:
             attached.close()
     return verdict, stream.getvalue()
@@ -83,7 +84,7 @@ def test_a_look_whose_rounds_all_fail_ends_and_names_the_failure(job: int, tmp_p
     verdict, said = decided(job, waiter, NobodyFound, tmp_path / "session")
 
     assert (verdict.state, verdict.cause) == ("inconclusive", None)
-    assert verdict.summary.endswith("perfwatch itself fails: RuntimeError: no tree")
+    assert verdict.summary.endswith("perfwatch itself failed (RuntimeError: no tree)")
     assert UNCLEAR_SECONDS <= waiter.now < UNCLEAR_SECONDS + 2.0
     assert said == "perfwatch: internal error: RuntimeError: no tree\n"
     told = {event.kind: event.at for event in load(tmp_path / "session").events}
@@ -96,5 +97,5 @@ def test_who_leaves_while_no_verdict_can_be_made_is_told_why(job: int, tmp_path:
     verdict, said = decided(job, Waiter(leaves=True), NothingCollected, tmp_path / "session", stay)
 
     assert (verdict.state, verdict.cause) == ("inconclusive", None)
-    assert verdict.summary.endswith("perfwatch itself fails: RuntimeError: no sample")
+    assert verdict.summary.endswith("perfwatch itself failed (RuntimeError: no sample)")
     assert "internal error: RuntimeError: no sample" in said

@@ -1,5 +1,6 @@
 """The documentation says what is there: a command that nobody can find does not exist."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -26,6 +27,25 @@ ROOT = Path(__file__).resolve().parent.parent
 LARGEST_README_BYTES = 12 * 1024
 MOST_MODULES_WITHOUT_README = 5
 DESCRIBED_ABOVE = ("**/perfwatch/triage/*", "**/perfwatch/triage/*/*", "**/drills/programs")
+
+
+# What no user reads anywhere, and what stands in its place. A word is added here when it has been replaced everywhere.
+UNWANTED = {
+    r"\b(some|no|any|every)body\b|\bwhoever\b": "the thing: no thread, rank 3, the lock holder",
+    r"(?<![-`])\bpatience\b(?!\.py)": "hang timeout",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bcomes? about\b|\bcome of it\b|\bbrings? about\b": "completes; no result",
+    r"\blets? (it|them) go on\b|\bbrings? it on\b|\b(goes|going) on\b": "unblocks; continues, advances",
+    r"\bturns on\b|\bin vain\b|\bfor ever\b": "keeps running; without a result; with no timeout",
+    r"\btime to pass\b|\btime may heal\b": "sleeps for another ...; can clear up on its own",
+    r"\bto blame\b|\brather than\b|\bhealthy would be\b|\balso seen\b": "culprit; ruled out; expected; matches as well",
+    r"\blooking cost\b|\bblack box\b|\brules of now\b": "perfwatch used; flight data; the current version",
+    r"\btoo short to be watched\b|\basked to leave\b": "exited before monitoring started; shutting down",
+    r"\bwho (is|has|owns?|holds?|waits?|should)\b": "which process, the lock holder",
+    r"\b(of|ten|few|more|many|between|two|the) looks\b|^ looks\b(?! wrong)|\blooks (were|was|later|ago)\b": "samples",
+    r"\bpy-spy dump --nonblocking --pid\b": "perfwatch capture stacks PID, which is there",
+}
+NOT_FOR_USERS = {"drills", "gauntlet"}
 
 
 def pages() -> list[Path]:
@@ -186,3 +206,45 @@ def test_every_command_has_help_with_examples(name: str) -> None:
 def test_the_changelog_has_the_version(repository: Path) -> None:
     """What users see is written down."""
     assert "## Unreleased" in (repository / "CHANGELOG.md").read_text()
+
+
+def sentences(module: Path) -> Iterator[tuple[int, str]]:
+    """Each string of a module that reads like prose, with its line; of its docstrings those that are the help of a command."""
+    tree = ast.parse(module.read_text())
+    scopes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, scopes))
+    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"[a-z]{3}.* ", node.value):
+            if id(node) not in docstrings or module.parent.name == "commands":
+                yield node.lineno, node.value
+
+
+def unwanted(text: str) -> list[str]:
+    """The words of a text that no user reads."""
+    return [found[0] for pattern in UNWANTED for found in re.finditer(pattern, text)]
+
+
+def test_what_users_read_is_in_the_words_of_the_trade() -> None:
+    """Messages, summaries, helps: a private word costs whoever reads it at 3 a.m. a search; ``UNWANTED`` says what to write."""
+    modules = (path for root in ("launcher", "probes") for path in sorted((ROOT / root).rglob("*.py")))
+    found = [
+        f"{module.relative_to(ROOT)}:{line}: {word}"
+        for module in modules
+        if NOT_FOR_USERS.isdisjoint(module.parts)
+        for line, text in sentences(module)
+        for word in unwanted(text)
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_a_page_is_in_the_words_of_the_trade(page: Path) -> None:
+    """Explanations of causes, READMEs, the changelog."""
+    assert unwanted(page.read_text()) == []
+
+
+def test_the_page_of_a_report_is_in_the_words_of_the_trade() -> None:
+    """Its headings stand in the template."""
+    assert unwanted((ROOT / "launcher" / "perfwatch" / "report" / "page" / "page.html").read_text()) == []

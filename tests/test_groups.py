@@ -234,7 +234,7 @@ def cannot_be_asked(*arguments: object) -> Errand:
 
 @pytest.mark.parametrize("errand", [Broken, cannot_be_asked])
 def test_whatever_a_question_raises_is_recorded_and_ends_no_round(errand: Callable[..., Errand]) -> None:
-    """The watch goes on, and asks again when it is time."""
+    """The watch goes on, and polls when it is time."""
     watched = Watched([os.getpid()], errand=errand)
     said: list[Reading] = []
     for _ in range(4):

@@ -162,7 +162,7 @@ def test_a_job_has_one_line() -> None:
 
     assert rendered(Listing(jobs=(job,), hidden=0), 100)[:2] == [
         "PID  USER  RANKS  GPUS   STEP    VERDICT  SILENT FOR  COMMAND",
-        "100  root  2/2    0-2,5  12,007  -        0.1 s       python torchrun train.py",
+        "100  root  2/2    0-2,5  12,007  -        100 ms      python torchrun train.py",
     ]
 
 

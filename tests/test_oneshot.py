@@ -5,7 +5,8 @@ from io import StringIO
 import pytest
 
 from perfwatch.verdict import Suspect, Verdict
-from perfwatch.watching.when_to_stop import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
+from perfwatch.watching.status_line import StatusLine, leaning
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot
 from tests.sessions import verdict
 
 
@@ -86,20 +87,47 @@ def test_two_suspects_in_turns_are_waited_for() -> None:
     assert not any(looks)
 
 
-def test_who_waits_for_nothing_in_particular_is_told_for_how_long() -> None:
-    """Half a minute of silence looks like a tool that hangs."""
-    shot, stream = OneShot(), StringIO()
-    for at in (2.0, 11.0, 12.0):
-        countdown(shot, judged("inconclusive", None, 0.0), at, stream)
+class Terminal(StringIO):
+    """A stream that is a terminal."""
 
-    assert stream.getvalue().count("\n") == 1
-    assert "so far; gives up in 14 s" in stream.getvalue()
+    def isatty(self) -> bool:
+        """It is."""
+        return True
 
 
-def test_who_waits_is_told_what_is_suspected_on_a_terminal_or_not() -> None:
-    """A script that gives up after a while has the suspicion in its log."""
-    shot, stream = OneShot(), StringIO()
-    for at in (2.0, 9.0, 10.5, 12.0, 21.0):
-        countdown(shot, judged("inconclusive", None, 0.4, decides_in_seconds=40.0), at, stream)
+def shown(stream: StringIO, judged_at: tuple[float, ...], last: Verdict) -> str:
+    """What is on a stream after a first line and what was known at these moments."""
+    shot, moment = OneShot(), [0.0]
+    with StatusLine(stream, clock=lambda: moment[0]) as status:
+        status.begin("attaching to pid 7")
+        for at in judged_at:
+            moment[0] = at
+            status.now(leaning(last, shot.left(last, at)))
+    return stream.getvalue()
 
-    assert stream.getvalue().count("decides in 40 s") == 2
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (judged("inconclusive", None, 0.0), "decides in 14 s; worker 758"),
+        (judged("inconclusive", None, 0.4, decides_in_seconds=40.0), "hung (blocked_network) in 40 s if nothing moves"),
+        (judged("healthy", "cpu_training", 0.8), "decides in 0 s; leaning to healthy (cpu_training)"),
+    ],
+)
+def test_a_pipe_gets_a_line_at_once_and_then_one_now_and_then(last: Verdict, said: str) -> None:
+    """A script that gives up after a while has in its log what was suspected, and when it would have been decided."""
+    lines = shown(StringIO(), (2.0, 9.0, 10.5, 12.0), last).splitlines()
+
+    assert lines[0] == "perfwatch: attaching to pid 7"
+    assert len(lines) == 2
+    assert lines[1].startswith(f"perfwatch: {said}")
+
+
+def test_a_terminal_has_one_line_that_is_drawn_again_and_erased() -> None:
+    """It never scrolls, never wraps, and leaves no trace above the verdict."""
+    text = shown(Terminal(), (0.1, 0.5, 1.0), judged("inconclusive", None, 0.0))
+
+    assert "\n" not in text
+    assert text.count("\r\x1b[K") == 4
+    assert text.endswith("\r\x1b[K")
+    assert max(map(len, text.split("\r\x1b[K"))) < 80

@@ -147,4 +147,4 @@ def test_a_driver_that_stops_answering_beside_a_job_that_stands_is_named_and_the
         program.kill()
         program.wait()
 
-    assert any("does not come back" in one.claim for one in watch.verdict().evidence)
+    assert any("has not returned" in one.claim for one in watch.verdict().evidence)

@@ -8,7 +8,7 @@ from typing import IO
 # Control, format (bidirectional overrides), surrogate, private and unassigned characters can hide or rewrite a line.
 _HOSTILE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
-_WHOLE = 99.95  # from here on whole numbers have three figures
+_NEXT_UNIT = 0.9995  # 999.6 ms are 1.0 s
 
 
 def clean(text: str) -> str:
@@ -20,15 +20,20 @@ def clean(text: str) -> str:
     )
 
 
-def duration(seconds: float | None) -> str:
-    """As people say it: ``0.4 s``, ``42 s``, ``6 min 52 s``, ``3 h 05 min``, ``2 d 4 h``; ``unknown`` for None."""
+def duration(seconds: float | None, figures: int = 2) -> str:
+    """The one form of a time span: ``850 ms``, ``6.2 s``, ``42 s``, ``3 min 20 s``, ``3 h 05 min``, ``11 d 13 h``; ``unknown`` for None.
+
+    Args:
+        seconds: not negative.
+        figures: of a value below 100 s at least; three where steps are compared (``38.2 ms``, ``1.46 s``).
+    """
     if seconds is None:
         return "unknown"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 100:
-        return f"{whole} s"
+        unit, scale = next(((unit, scale) for unit, scale in _UNITS if seconds * scale >= _NEXT_UNIT), _UNITS[-1])
+        value = seconds * scale if seconds > 0 else 0.0
+        return f"{value:.{max(0, figures - _digits(value))}f} {unit}" if value else "0 s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     if whole < 86400:
@@ -36,11 +41,8 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def short_time(seconds: float) -> str:
-    """Of a step or a window, three figures in the unit that fits: ``1.5 s``, ``38.2 ms``, ``412 us``; ``3,600 s``."""
-    unit, scale = next(((unit, scale) for unit, scale in _UNITS if seconds * scale >= 1), _UNITS[-1])
-    value = seconds * scale
-    return f"{value:,.0f} {unit}" if value >= _WHOLE else f"{value:.3g} {unit}"
+def _digits(value: float) -> int:
+    return 1 if value < 10 else 2 if value < 100 else 3
 
 
 def listed(hosts: Iterable[str], most: int = 4) -> str:

@@ -1,6 +1,6 @@
 """What triage says: a Finding (a rule recognised its cause), an Abstention (it lacked a witness), and the Verdict made of them.
 
-The JSON of ``Verdict`` is the object that ``perfwatch attach --json`` prints: schema ``perfwatch.verdict/1``.
+A recording keeps a ``Verdict`` as it is here. ``perfwatch.report.json`` makes of it the object that users get.
 """
 
 from enum import Enum
@@ -13,6 +13,9 @@ OWNERS = ("user_code", "data", "storage", "network", "fabric", "gpu", "node", "s
 
 NO_CONFIDENCE = "none"
 IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
+SLEEP = "the end of its sleep"  # ... or that sleeps: with ``SLEEP_LEFT`` and a duration, if it is known when it wakes
+SLEEP_LEFT = " in "
+NAPS = "the end of short sleeps"  # ... again and again
 
 
 class Level(float, Enum):
@@ -61,8 +64,17 @@ class Evidence(_Part, frozen=True, kw_only=True):
     at: float = 0.0
 
 
+class Place(_Part, frozen=True, kw_only=True):
+    """Where in a program: full path, line, and the text of that line if it was read (stripped, bounded, from the job: untrusted)."""
+
+    function: str
+    file: str
+    line: int
+    source: str | None = None
+
+
 class Culprit(_Part, frozen=True, kw_only=True):
-    """Who is to blame. ``frame`` reads ``function (file:line)``."""
+    """Who is to blame. ``frame`` reads ``function (file:line)``; ``place`` is the same in full, if a stack shows it."""
 
     pid: int
     rank: int | None = None
@@ -72,6 +84,7 @@ class Culprit(_Part, frozen=True, kw_only=True):
     frame: str | None = None
     gpu: int | None = None
     host: str | None = None
+    place: Place | None = None
 
 
 class Link(_Part, frozen=True, kw_only=True):
@@ -85,6 +98,7 @@ class Link(_Part, frozen=True, kw_only=True):
     frame: str | None = None
     silent_seconds: float | None = None
     host: str | None = None  # where the job has more than one
+    place: Place | None = None
 
 
 class Alternative(_Part, frozen=True, kw_only=True):
@@ -209,7 +223,7 @@ class Timeline(_Part, frozen=True, kw_only=True):
 
 
 class ObserverCost(_Part, frozen=True, kw_only=True):
-    """What looking cost."""
+    """What perfwatch itself used."""
 
     cpu_seconds: float = 0.0
     stack_dumps: int = 0
@@ -249,6 +263,11 @@ class Verdict(_Part, frozen=True, kw_only=True):
     observer_cost: ObserverCost
 
 
-def doing(awaited: str) -> str:
-    """What a thread does that waits for this (``Link.waits_for``), in words."""
-    return "runs" if awaited == IT_RUNS else f"waits for {awaited}"
+def doing(awaited: str, *, many: bool = False) -> str:
+    """What a thread does that waits for this (``Link.waits_for``), in words; ``many``: of several threads."""
+    runs, sleeps, waits = ("run", "sleep", "wait") if many else ("runs", "sleeps", "waits")
+    if awaited.startswith(NAPS):
+        return f"{sleeps} again and again{awaited.removeprefix(NAPS)}"
+    if awaited.startswith(SLEEP):
+        return sleeps + awaited.removeprefix(SLEEP).replace(SLEEP_LEFT, " for another ", 1)
+    return runs if awaited == IT_RUNS else f"{waits} for {awaited}"

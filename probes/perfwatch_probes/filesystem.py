@@ -18,7 +18,7 @@ from perfwatch_probes.locked_files import read_kernel_file
 from perfwatch_probes.probe import Unavailable
 
 PERMISSION_ADVICE = (
-    "run perfwatch as the user who owns the process, or with sudo, or give it CAP_SYS_PTRACE"
+    "run perfwatch as the user of that process, or with sudo, or give it CAP_SYS_PTRACE"
     " (docker run --cap-add SYS_PTRACE; Kubernetes: securityContext.capabilities.add [SYS_PTRACE])"
 )
 

@@ -66,7 +66,7 @@ class NcclRasProbe:
 
     NAME = "nccl_ras"
     NEEDS = "NCCL 2.24 or newer in the job; the job's user, or root; in a container's network CAP_SYS_ADMIN"
-    COST = "a fork and 13 ms of CPU here (measured beside two H200); up to 3 s to wait for, which nobody does"
+    COST = "a fork and 13 ms of CPU here (measured beside two H200); up to 3 s of waiting, in the background"
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def explain(pid: int, facts: Access) -> Unavailable:
         )
     if facts.yama_scope == 3:
         return Unavailable(
-            f"{reason}: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot",
+            f"{reason}: kernel.yama.ptrace_scope is 3, which forbids it to all users until the next boot",
             "set kernel.yama.ptrace_scope to 0 in /etc/sysctl.d and reboot",
         )
     if facts.has_capability:

@@ -36,7 +36,7 @@ def test_its_result_is_a_session_that_the_other_commands_read(tmp_path: Path) ->
 
     assert (said.returncode, bundled.returncode, report.returncode) == (30, 0, 0)
     assert [one["rank"] for one in verdict["culprits"]] == [1]
-    assert any(one["witness"] == "_dump_2" and "posix.system" in one["reason"] for one in verdict["missing"])
+    assert any(one["source"] == "_dump_2" and "posix.system" in one["reason"] for one in verdict["not_observed"])
     assert not Path("/tmp/perfwatch-was-here").exists()
     assert [json.loads(one.stdout) for one in again] == [verdict, verdict]
     assert "rank 1 never joined" in report.stdout

@@ -26,7 +26,7 @@ def test_a_window_costs_what_the_job_would_have_made_meanwhile() -> None:
     said = cost(pace(0.0, 100, 0.1), pace(10.0, 200, 0.1), pace(12.0, 205, 0.4), pace(13.0, 215, 0.1))
 
     assert said.startswith("a step took 100 ms before, 400 ms in the window and 100 ms after")
-    assert said.endswith("the job lost 1.5 s meanwhile")
+    assert said.endswith("the job lost 1.50 s meanwhile")
 
 
 def test_a_window_that_changed_nothing_says_so() -> None:

@@ -115,7 +115,7 @@ def test_the_pause_of_native_frames_is_told(tmp_path: Path) -> None:
     window = RecordedWindow(tmp_path / "w", answer)  # type: ignore[arg-type]
     brought = stacks.collect(NATIVE, scene(state="hung", proc=tmp_path), window)
 
-    assert brought.notes == ("rank 0 was paused for at most 0.10 s",)
+    assert brought.notes == ("rank 0 was paused for at most 100 ms",)
     assert [one["target_paused_seconds"] for one in brought.readings if one["type"] == "ProbeCall"] == [0.1]
     assert "cudaStreamSynchronize" in brought.summary
     assert window.commands[0][1:3] == ("dump", "--native")

@@ -170,7 +170,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     result = replay(str(record(tmp_path / "s")), "--json")
 
     shown = json.loads(result.stdout)
-    assert shown["schema"] == "perfwatch.verdict/1"
+    assert shown["schema"] == "perfwatch.verdict/2"
     assert shown["at"] == "2026-11-20T11:51:26Z"
     assert result.stdout.count("\n") == 1
     assert result.returncode == EXIT_CODES[shown["state"]]

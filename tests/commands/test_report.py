@@ -50,7 +50,7 @@ def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
     done = report(str(record(tmp_path / "session")), "-o", str(target))
 
     assert done.returncode == 0
-    assert json.loads(target.read_text())["schema"] == "perfwatch.report/1"
+    assert json.loads(target.read_text())["schema"] == "perfwatch.report/2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "session"]
 
 

@@ -82,9 +82,19 @@ class Answer:
     verdict: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def complaints(self) -> list[str]:
+        """What stderr has beside the lines that say what goes on."""
+        return complaints(self.err)
+
+    @property
     def missing(self) -> dict[str, str]:
         """Witnesses that were not there: name to reason."""
-        return {one["witness"]: one["reason"] for one in self.verdict["missing"]}
+        return {one["source"]: one["reason"] for one in self.verdict["not_observed"]}
+
+
+def complaints(err: str) -> list[str]:
+    """The lines of a stderr that are no status of ``attach``."""
+    return [line for line in err.splitlines() if "attaching to pid" not in line and " sampled for " not in line]
 
 
 StartJob = Callable[..., Job]

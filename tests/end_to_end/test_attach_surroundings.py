@@ -9,9 +9,11 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from perfwatch.verdict import OWNERS, STATES
+from perfwatch.report.json import json_schema
+from perfwatch.verdict import OWNERS
 from tests.end_to_end.conftest import NOBODY, PERFWATCH, Attach, StartJob, needs_root, until
 from tests.sessions import content_of
 
@@ -59,7 +61,7 @@ def test_a_missing_py_spy_costs_the_stacks_only(job: StartJob, attach: Attach, t
     trainer.stop()
 
     answer = attach(trainer.pid, env={"PERFWATCH_PY_SPY": str(tmp_path / "nowhere")})
-    [missing] = [one for one in answer.verdict["missing"] if one["witness"] == "stacks"]
+    [missing] = [one for one in answer.verdict["not_observed"] if one["source"] == "stacks"]
 
     assert answer.code == 30
     assert str(tmp_path / "nowhere") in missing["reason"]
@@ -74,20 +76,14 @@ def test_json_is_one_object_of_the_schema(job: StartJob, attach: Attach) -> None
     answer = attach(trainer.pid)
 
     assert answer.out.count("\n") == 1
-    assert set(answer.verdict) == set(
-        "schema state cause sub_cause retry confidence summary owner at onset silent_seconds last_step coverage culprits wait_chain "
-        "evidence alternatives missing suspect next findings supersedes timeline observer_cost efficiency".split()
-    )
-    assert answer.verdict["schema"] == "perfwatch.verdict/1"
-    assert answer.verdict["state"] in STATES
-    assert answer.verdict["owner"] in OWNERS
-    assert 0.0 <= answer.verdict["confidence"] <= 1.0
-    assert set(answer.verdict["culprits"][0]) == set("rank pid worker_pid tid thread frame gpu host".split())
-    assert set(answer.verdict["evidence"][0]) == set("witness entity claim observed expected at".split())
+    jsonschema.validate(answer.verdict, json.loads(json_schema()))
+    assert answer.verdict["usually_fixed_by"] in OWNERS
     assert answer.verdict["observer_cost"]["target_paused_ms"] == 0.0
 
 
-@pytest.mark.parametrize(("options", "said"), [((), "looking: 2 to 25 s"), (("--watch",), "Ctrl-C ends it")])
+@pytest.mark.parametrize(
+    ("options", "said"), [((), "the verdict takes up to 25 s"), (("--watch",), "Ctrl-C prints the verdict and ends")]
+)
 def test_a_terminal_is_told_at_once_how_long_it_takes(
     job: StartJob, options: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
@@ -114,7 +110,7 @@ def test_who_leaves_gets_what_is_known(job: StartJob, attaching: Attaching, numb
 
     out, err = look.communicate(timeout=60)
 
-    assert json.loads(out)["schema"] == "perfwatch.verdict/1"
+    assert json.loads(out)["schema"] == "perfwatch.verdict/2"
     assert look.returncode in (0, 10, 20, 30, 50)
     assert "Traceback" not in err
 
@@ -141,7 +137,7 @@ def test_streams_that_are_closed_from_the_start(job: StartJob, attach: Attach, c
     answer = attach(trainer.pid, before=("sh", "-c", f'exec "$@" {closed}', "sh"))
 
     assert answer.code == 30
-    assert (answer.verdict.get("cause"), answer.err) == (None if closed == ">&-" else "stopped", "")
+    assert (answer.verdict.get("cause"), answer.complaints) == (None if closed == ">&-" else "stopped", [])
 
 
 @needs_root()

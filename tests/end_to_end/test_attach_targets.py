@@ -126,7 +126,7 @@ def test_the_job_of_another_user(job: StartJob, attach: Attach) -> None:
 
     assert (answer.code, answer.verdict["cause"]) == (30, "stopped")
     assert "we are uid 65534 without CAP_SYS_PTRACE" in answer.missing["stacks"]
-    advice = [one["advice"] for one in answer.verdict["missing"] if one["witness"] == "stacks"]
+    advice = [one["advice"] for one in answer.verdict["not_observed"] if one["source"] == "stacks"]
     assert "SYS_PTRACE" in advice[0] or "sudo" in advice[0]
 
 

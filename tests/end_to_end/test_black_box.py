@@ -64,7 +64,7 @@ def test_kill_9_of_everything_of_ours_costs_the_last_moment_at_most(job: StartJo
     assert len(recording.records) > 100
     assert behind(recording, killed) < BEHIND_SECONDS
     assert recording.skipped <= 2  # a line that the writer had half written, in each stream
-    assert '"schema":"perfwatch.verdict/1"' in judged.stdout
+    assert '"schema":"perfwatch.verdict/2"' in judged.stdout
     assert trainer.steps() >= 0
 
 

@@ -63,5 +63,5 @@ def test_the_worker_of_the_rank_that_does_not_come_is_named(method: str, tmp_pat
 
     assert (said["state"], said["cause"]) == ("hung", "stalled_collective"), said["summary"]
     assert said["coverage"] == {"ranks_seen": 2, "world_size": 2}
-    assert (first["rank"], first["frame"].split()[0]) == (1, "unzip")
+    assert (first["rank"], first["frame"]["function"]) == (1, "unzip")
     assert first["worker_pid"] not in (None, first["pid"])

@@ -47,11 +47,13 @@ def stuck_ranks(repository: Path, folder: Path, hosts: tuple[str, str], start: S
 def assert_named(hosts: tuple[str, str], code: int, said: dict[str, Any]) -> None:
     """One verdict for the whole job: rank 1, its worker, its line, on the second host."""
     verdict = said["verdict"]
-    seen = verdict["summary"], verdict["missing"], said["hosts"]
+    seen = verdict["summary"], verdict["not_observed"], said["hosts"]
 
     assert (code, verdict["state"], verdict["cause"]) == (30, "hung", "stalled_collective"), seen
     assert verdict["coverage"] == {"ranks_seen": RANKS, "world_size": RANKS}
     assert {(one["rank"], one["host"]) for one in verdict["culprits"]} == {(CULPRIT, hosts[1])}
     assert all(one["worker_pid"] for one in verdict["culprits"])
-    assert {one["frame"].rpartition(":")[0] for one in verdict["culprits"]} == {f"decode ({DRILL}"}
+    assert {(one["frame"]["function"], one["frame"]["file"].rpartition("/")[2]) for one in verdict["culprits"]} == {
+        ("decode", DRILL)
+    }
     assert {one["host"]: one["ranks"] for one in said["hosts"]} == {hosts[0]: [0, 2], hosts[1]: [1, 3]}

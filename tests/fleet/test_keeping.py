@@ -46,4 +46,4 @@ def test_a_recorded_look_at_many_hosts_is_judged_as_it_was(tmp_path: Path) -> No
     )
     assert [[c["rank"], c["pid"], c["worker_pid"], c["host"]] for c in again["culprits"]] == live  # type: ignore[attr-defined]
     assert live == [[9, 1001, 2000, "b"]]
-    assert any(one["witness"] == "host c" for one in again["missing"])  # type: ignore[attr-defined]
+    assert any(one["source"] == "host c" for one in again["not_observed"])  # type: ignore[attr-defined]

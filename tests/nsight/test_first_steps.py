@@ -41,7 +41,7 @@ def test_the_steps_and_the_time_of_kernels_bound_what_ncu_costs(armed: FirstStep
     """And it is said once."""
     said = armed.told(tally(40), lambda: looked_at(6.0))
 
-    assert "under ncu a step takes 62 ms (p50 of 30 steps)" in said
+    assert "under ncu a step takes 62.0 ms (p50 of 30 steps)" in said
     assert "kernels run for 25% of the time" in said
     assert "takes 15.5 ms at least, and ncu costs at most 46.5 ms a step" in said
     assert armed.told(tally(80), lambda: looked_at(9.0)) == ""
@@ -59,7 +59,7 @@ def test_a_card_that_does_not_tell_leaves_the_pace_after_a_while(armed: FirstSte
 
     blind.at = PATIENCE_SECONDS
     assert armed.told(tally(600), lambda: Case(blind, session(), [])) == (
-        "under ncu a step takes 62 ms (p50 of 590 steps), until the job ends"
+        "under ncu a step takes 62.0 ms (p50 of 590 steps), until the job ends"
     )
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_reckoned_from_a_card_that_two_ranks_share(armed: FirstSteps)
 
     assert armed.told(two, lambda: looked_at(6.0)) == ""
     assert armed.told(two, lambda: looked_at(6.0 + PATIENCE_SECONDS)) == (
-        "under ncu a step takes 62 ms (p50 of 30 steps), until the job ends"
+        "under ncu a step takes 62.0 ms (p50 of 30 steps), until the job ends"
     )
 
 

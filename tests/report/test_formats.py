@@ -53,7 +53,13 @@ def test_every_form_begins_with_the_verdict(name: str, tmp_path: Path) -> None:
     text = re.sub(r"\s+", " ", made(name, folder).replace("\\", ""))
 
     assert "HUNG" in text or '"state":"hung"' in text
-    for part in ("stalled_collective", "worker 30242", "4 of 4 samples alike", "straggling_rank", "py-spy dump"):
+    for part in (
+        "stalled_collective",
+        "worker 30242",
+        "4 of 4 samples alike",
+        "straggling_rank",
+        "perfwatch capture stacks",
+    ):
         assert part in text, part
 
 
@@ -139,8 +145,8 @@ def test_the_json_holds_the_verdict_as_every_other_command_gives_it(nasty: Path)
     document = json.loads(text)
 
     assert text.count("\n") == 1
-    assert document["schema"] == "perfwatch.report/1"
-    assert document["verdict"]["schema"] == "perfwatch.verdict/1"
+    assert document["schema"] == "perfwatch.report/2"
+    assert document["verdict"]["schema"] == "perfwatch.verdict/2"
     assert document["timeline"][0]["name"] == "gpu 0"
     assert document["events"][0]["kind"] == "verdict"
 

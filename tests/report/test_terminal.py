@@ -1,38 +1,53 @@
 """The one-screen report: exact text, 80 columns and fewer, no colour where nobody asked for it."""
 
 import io
+import json
+from importlib.resources import files
 
+import jsonschema
 import pytest
 from rich.console import Console
 
-from perfwatch.report.terminal import VerdictReport, not_seen
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.report.json import as_json, json_schema
+from perfwatch.report.sentences import not_seen
+from perfwatch.report.terminal import VerdictReport
+from perfwatch.report.verdicts import possible_here
 from perfwatch.text import clean, duration
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import (
     IT_RUNS,
+    SLEEP,
+    SLEEP_LEFT,
     Alternative,
     Culprit,
     Evidence,
     Link,
     Missing,
+    Place,
     Suspect,
     Verdict,
 )
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import verdict
 
+PLACE = Place(function="__getitem__", file="/data/proj/train.py", line=9, source="time.sleep(1e6)")
 FULL = verdict(
     silent_seconds=412.0,
     last_step=8998,
     cause="stalled_collective",
     summary="rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at train.py:9 for 412 s",
     culprits=(
-        Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)"),
+        Culprit(rank=1, pid=734, worker_pid=758, thread="MainThread", frame="__getitem__ (train.py:9)", place=PLACE),
+        Culprit(rank=1, pid=734, worker_pid=759, thread="MainThread", frame="__getitem__ (train.py:9)", place=PLACE),
         Culprit(rank=1, pid=734, worker_pid=760, thread="loader", gpu=1, host="node-a"),
         Culprit(rank=1, pid=734, worker_pid=761, tid=761, thread="bash"),
     ),
     wait_chain=(
         Link(pid=733, rank=0, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=412.0),
+        Link(pid=735, rank=2, waits_for="all_reduce with rank 1", frame="step (train.py:40)", silent_seconds=411.0),
         Link(pid=734, rank=1, waits_for="a batch from worker 758", depth=1),
-        Link(pid=758, waits_for="a sleep that ends in 11 days", depth=2),
+        Link(pid=758, waits_for=f"{SLEEP}{SLEEP_LEFT}11 d 13 h", depth=2, silent_seconds=412.0),
         Link(pid=760, waits_for=IT_RUNS, depth=2, silent_seconds=6.9),
     ),
     evidence=(
@@ -44,25 +59,26 @@ FULL = verdict(
 )
 
 EXPECTED = """\
-HUNG  stalled_collective  (confidence: certain)  for 6 min 52 s  (user code)
+HUNG  stalled_collective  (confidence: certain)  for 6 min 52 s  (usually fixed
+in: user code)
 rank 1 never joined all_reduce #8998: its workers 758 and 760 have slept at
 train.py:9 for 412 s
-to blame     rank 1, worker 758 of pid 734 in __getitem__ (train.py:9)
-             rank 1, worker 760 of pid 734, gpu 1, on node-a, thread loader
-             rank 1, process 761 (bash) of pid 734
-waits
-  rank 0 (pid 733) in step (train.py:40) waits for all_reduce with rank 1,
-  silent for 6 min 52 s
-  └▸ rank 1 (pid 734) waits for a batch from worker 758
-     └▸ pid 758 waits for a sleep that ends in 11 days
-     └▸ pid 760 runs
-evidence  of       shows
-stack     pid 758  the same frame: 6 of 6 dumps (healthy: moves)
-rather than  straggling_rank: counts unchanged
-not seen     steps: no agent -> perfwatch run -- COMMAND
+culprit      rank 1 (workers 758, 759 of pid 734)
+             /data/proj/train.py:9  in __getitem__
+                 time.sleep(1e6)
+             rank 1 (worker 760 of pid 734), gpu 1, on node-a, thread loader
+             rank 1 (process 761 (bash) of pid 734)
+blocked on   ranks 0,2 (pids 733, 735)  train.py:40 step  wait for all_reduce
+             with rank 1
+             └▸ rank 1 (pid 734)  waits for a batch from worker 758
+                └▸ pid 758  sleeps for another 11 d 13 h, for 6 min 52 s so far
+                └▸ pid 760  runs
+evidence     stack  pid 758: the same frame: 6 of 6 dumps
+ruled out    straggling_rank: counts unchanged
+not observed steps: no agent -> perfwatch run -- COMMAND
 next         perfwatch explain stalled_collective
-2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8998; looking cost 0.21 s of CPU,
-6 stack dumps, no pause of the job
+2026-11-20T11:51:24Z, 2 of 2 ranks seen, step 8,998; perfwatch used 210 ms of
+CPU, 6 py-spy calls, never paused the job
 """
 
 
@@ -75,7 +91,7 @@ def rendered(one: Verdict, width: int = 80, **options: object) -> str:
 
 
 def test_a_full_verdict_fits_one_screen() -> None:
-    """What, who, why, how sure, what else, what next, at what cost: 17 lines of 80 columns."""
+    """What, who, why, how sure, what else, what next, at what cost: 22 lines of 80 columns."""
     assert rendered(FULL) == EXPECTED
 
 
@@ -86,8 +102,8 @@ def test_an_empty_part_is_left_out() -> None:
     assert rendered(healthy).splitlines() == [
         "HEALTHY  cpu_training  (confidence: certain)",
         "steps advance",
-        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; looking cost 0.21 s of CPU, 6 stack",
-        "dumps, no pause of the job",
+        "2026-11-20T11:51:24Z, 2 of 2 ranks seen; perfwatch used 210 ms of CPU, 6 py-spy",
+        "calls, never paused the job",
     ]
 
 
@@ -127,14 +143,14 @@ def test_names_from_the_job_are_shown_and_not_obeyed() -> None:
         width=400,
     )
 
-    assert text.count("[bold]x[/bold] ?[2J second") == 13
+    assert text.count("[bold]x[/bold]") == 13
     assert "\x1b" not in text
 
 
 def test_long_lists_are_cut_and_counted() -> None:
     """A job of a thousand ranks does not scroll the headline away."""
     many = verdict(
-        culprits=tuple(Culprit(pid=pid) for pid in range(1000)),
+        culprits=tuple(Culprit(pid=pid, frame=f"step (train.py:{pid})") for pid in range(1000)),
         wait_chain=tuple(Link(pid=pid, waits_for="x", depth=pid) for pid in range(1000)),
     )
     text = rendered(many)
@@ -174,10 +190,86 @@ def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.0, "0.0 s"), (0.44, "0.4 s"), (9.96, "10.0 s"), (42.4, "42 s"), (99.4, "99 s"), (412.0, "6 min 52 s"),
-        (3599.6, "1 h 00 min"), (11_100, "3 h 05 min"), (187_200, "2 d 4 h"), (None, "unknown"),
+        (0.0, "0 s"), (0.000412, "412 us"), (0.0044, "4.4 ms"), (0.44, "440 ms"), (0.9996, "1.0 s"), (9.96, "10.0 s"),
+        (42.4, "42 s"), (99.4, "99 s"), (412.0, "6 min 52 s"), (3599.6, "1 h 00 min"), (11_100, "3 h 05 min"),
+        (187_200, "2 d 4 h"), (999_993, "11 d 13 h"), (None, "unknown"),
     ],
 )  # fmt: skip
 def test_a_duration_reads_as_people_say_it(seconds: float | None, shown: str) -> None:
     """Two units at most, none of them too fine."""
     assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.000412, "412 us"),
+        (0.0382, "38.2 ms"),
+        (0.9996, "1.00 s"),
+        (1.5, "1.50 s"),
+        (99.97, "1 min 40 s"),
+        (3600.0, "1 h 00 min"),
+    ],
+)
+def test_a_step_time_has_three_figures(seconds: float, shown: str) -> None:
+    """Two steps that differ by a few percent look different."""
+    assert duration(seconds, 3) == shown
+
+
+CASES = (
+    "stuck_worker/fires/lock_taken_again_beside_others",
+    "stalled_collective/fires/stalled_collective-loader-quiet",
+    "gpu_bound/fires/gpu_bound",
+    "crashed/fires/crashed",
+    "starved_by_transforms/fires/starved_by_transforms",
+    "autotuning/fires/autotuning-third",
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_json_of_a_verdict_is_as_its_schema_says(case: str) -> None:
+    """Each state, with culprits, chains, figures of cards and what other rules found."""
+    judged = diagnose(load_case(RECORDINGS / case), expected_of(RECORDINGS / case).at)
+
+    jsonschema.validate(json.loads(as_json(judged)), json.loads(json_schema()))
+
+
+def test_the_package_has_the_schema_of_the_verdict() -> None:
+    """Programs are written against a file; make it anew with ``json_schema()`` where the verdict got a field."""
+    shipped = files("perfwatch.report") / "schema" / "perfwatch.verdict-2.json"
+
+    assert shipped.read_text(encoding="utf-8") == json_schema()
+
+
+def test_the_json_tells_a_place_in_fields_and_in_words_of_the_screen() -> None:
+    """No program needs a regular expression to open the file."""
+    told = json.loads(as_json(FULL))
+
+    assert told["schema"] == "perfwatch.verdict/2"
+    assert told["culprits"][0]["frame"] == {
+        "function": "__getitem__", "file": "/data/proj/train.py", "line": 9, "source": "time.sleep(1e6)",
+    }  # fmt: skip
+    assert told["wait_chain"][0]["frame"] == {"function": "step", "file": "train.py", "line": 40, "source": None}
+    assert told["confidence"] == "certain"
+    assert told["evidence"][0]["source"] == "stack"
+    assert [one["cause"] for one in told["ruled_out"]] == ["straggling_rank"]
+    assert [one["source"] for one in told["not_observed"]] == ["steps"]
+
+
+def test_the_first_form_of_the_json_is_printed_as_it_was() -> None:
+    """Scripts of perfwatch 0.1 ask for it: text frames, a number as confidence, and no field that came later."""
+    told = json.loads(as_json(FULL, 1))
+
+    assert told["schema"] == "perfwatch.verdict/1"
+    assert told["culprits"][0]["frame"] == "__getitem__ (train.py:9)"
+    assert "place" not in told["culprits"][0]
+    assert told["confidence"] == 0.97
+    assert told["alternatives"][0]["refuted_by"] == "counts unchanged"
+
+
+def test_a_step_that_needs_a_program_which_is_not_here_comes_last_and_says_so() -> None:
+    """At 3 a.m. the first command has to work."""
+    steps = ("iostat -x 1", "dmesg | grep -i xid; ss -tni", "perfwatch capture stacks 7")
+    found = possible_here(verdict(next=steps), which=lambda name: None if name == "iostat" else f"/usr/bin/{name}")
+
+    assert found.next == (*steps[1:], "iostat -x 1 (not installed here: iostat)")

@@ -233,4 +233,6 @@ def test_a_process_of_ten_thousand_threads_gets_a_verdict(
     verdict = json.loads(root_types("attach", str(job.pid), "--json").stdout)
 
     assert verdict["state"] == "hung"
-    assert any("threads of pid" in one["reason"] and "were not sampled" in one["reason"] for one in verdict["missing"])
+    assert any(
+        "threads of pid" in one["reason"] and "were not sampled" in one["reason"] for one in verdict["not_observed"]
+    )

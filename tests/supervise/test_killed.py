@@ -103,7 +103,7 @@ def test_killed_watcher_is_told(launch: Launch) -> None:
     assert run.process.stdin is not None
     run.process.stdin.close()
 
-    assert said == "perfwatch: the watcher ended early (signal 9); the job goes on unwatched\n"
+    assert said == "perfwatch: the watcher ended early (signal 9); the job continues without monitoring\n"
     assert run.end() == 9
 
 

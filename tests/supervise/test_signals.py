@@ -67,7 +67,7 @@ def test_the_watcher_hears_of_a_signal_that_may_end_the_job(launch: Launch, name
     assert run.line() == name
     os.kill(run.pid, signal.SIGTERM)
     assert (run.line(), run.end()) == ("SIGTERM", 0)
-    session = re.search(r"^perfwatch: session:   (.*)$", run.rest()[1], re.M)
+    session = re.search(r"; perfwatch report (.*)$", run.rest()[1], re.M)
 
     assert session is not None
     said = [event.text for event in load(Path(session[1])).events if event.kind == "signal"]

@@ -72,9 +72,9 @@ def test_run_without_steps_says_so() -> None:
 @pytest.mark.parametrize(
     ("said", "until_then"),
     [
-        ((("told", "hung: endless_python (x)"),), "; it hung until then"),
-        ((("told", "hung: endless_python (x)"), ("retracted", "moves again")), ""),
-        ((("told", "slow: regressed (x)"),), "; it was slow until then"),
+        ((("reported", "hung: endless_python (x)"),), "; it hung until then"),
+        ((("reported", "hung: endless_python (x)"), ("retracted", "moves again")), ""),
+        ((("reported", "slow: regressed (x)"),), "; it was slow until then"),
         ((("suspected", "a lock"),), ""),
     ],
 )
@@ -88,12 +88,30 @@ def test_how_a_job_ran_until_it_was_ended_is_said(said: tuple[tuple[str, str], .
 
 def test_cost_is_a_share_of_one_core() -> None:
     """Half a CPU second in a hundred."""
-    assert "perfwatch: cost:      0.50 CPU seconds (0.5 % of a core)" in text(tallied())
+    assert "perfwatch: used:      500 ms of CPU by perfwatch (0.5 % of a core)" in text(tallied())
 
 
 def test_text_from_the_job_cannot_steer_the_terminal() -> None:
     """A suspicion that quotes a file name with escape codes is shown harmless."""
-    assert "\x1b" not in "\n".join(text(tallied(), said=(("told", "hung: at \x1b[2Jx.py"),)))
+    assert "\x1b" not in "\n".join(text(tallied(), said=(("reported", "hung: at \x1b[2Jx.py"),)))
+
+
+def test_a_good_end_is_one_line() -> None:
+    """That it ended well, how long it took, how fast it was, and where to read on."""
+    steps = Steps(pid=1, tid=1, count=50, interval_seconds=(0.25,) * 49)
+    ended = verdict(state="gone", cause="finished", summary="the job (pid 7) finished")
+
+    assert text(tallied(steps), verdict=ended) == [
+        "perfwatch: finished (exit code 0) after 1 min 40 s, 50 steps, p50 250 ms, no incident; perfwatch report /s"
+    ]
+
+
+def test_a_good_end_after_an_incident_tells_the_incident() -> None:
+    """Whoever slept through it reads it in the log."""
+    ended = verdict(state="gone", cause="finished", summary="the job (pid 7) finished")
+    lines = text(tallied(), verdict=ended, said=(("reported", "hung: stuck_worker (x)"), ("retracted", "moves again")))
+
+    assert "perfwatch: reported:  hung: stuck_worker (x)" in lines
 
 
 @pytest.mark.live
@@ -136,7 +154,9 @@ def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
 
     assert run.end() == code
     said = run.rest()[1]
-    assert re.fullmatch("" if quiet else rf"perfwatch: {told} after \d\.\d s: too short to be watched\n", said)
+    assert re.fullmatch(
+        "" if quiet else rf"perfwatch: {told} after [\d.]+ m?s: exited before monitoring started\n", said
+    )
 
 
 @pytest.mark.live
@@ -155,9 +175,9 @@ def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch,
 
 def test_what_was_told_is_kept_apart_from_what_was_only_suspected() -> None:
     """A hang that was told stays in the summary of a run that somebody then ended."""
-    lines = text(tallied(), said=(("suspected", "main waits"), ("told", "hung: stuck_worker (worker 7 stands)")))
+    lines = text(tallied(), said=(("suspected", "main waits"), ("reported", "hung: stuck_worker (worker 7 stands)")))
 
     assert lines[2:4] == [
         "perfwatch: suspected: main waits",
-        "perfwatch: told:      hung: stuck_worker (worker 7 stands)",
+        "perfwatch: reported:  hung: stuck_worker (worker 7 stands)",
     ]

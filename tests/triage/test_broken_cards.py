@@ -143,7 +143,7 @@ def test_the_memory_of_the_device_ran_out() -> None:
 
 
 def silent(waited: float, **facts: object) -> Verdict:
-    """A training that stands at one line while a call of ours into the driver does not come back."""
+    """A training that stands at one line while a call of ours into the driver has not returned."""
     job = Training().goes_on(6, STEPS, load="bf16_matmul").goes_on(20, [READS_LOSS])
     job.add(GpuSilence(call="sample", uuid=UUID, waited_seconds=waited, **facts))  # type: ignore[arg-type]
     return job.verdict()

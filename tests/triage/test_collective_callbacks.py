@@ -1,4 +1,4 @@
-"""A thread that waits for what a collective's callback brings waits for the other ranks, not for a lock that no thread releases."""
+"""A thread that waits for what a collective's callback brings waits for the other ranks, not for a lock."""
 
 import pytest
 

@@ -24,7 +24,7 @@ def test_a_deep_copy_of_the_model_in_each_step_is_told_with_its_line() -> None:
     verdict = retold(CASE)
 
     assert verdict.summary.startswith(
-        "copies of the model in memory take 90% of the time: at least 11 copies in 7 s, at update"
+        "copies of the model in memory take 90% of the time: at least 11 copies in 7.3 s, at update"
     )
     assert verdict.owner == "user_code"
 

@@ -22,8 +22,8 @@ def test_a_fork_that_waits_alone_for_a_lock_is_told_what_a_fork_does_to_locks() 
     verdict = judged()
 
     assert (verdict.state, verdict.cause) == ("hung", "stuck_worker")
-    assert f"pid {FIRST} is a fork of pid {TRAINER} and has no other thread" in verdict.next[1]
-    assert "spawn or forkserver" in verdict.next[1]
+    assert f"pid {FIRST} is a fork of pid {TRAINER} and has no other thread" in verdict.next[0]
+    assert "spawn or forkserver" in verdict.next[0]
 
 
 def test_of_two_that_fell_silent_together_the_same_is_named_at_every_look() -> None:

@@ -38,7 +38,7 @@ def test_who_writes_and_who_does_not_read_are_both_named_and_that_the_pipe_is_fu
 
     assert verdict.cause == "blocked_pipe"
     assert "at log (f_pipe.py:8) writes into the full pipe pipe:[" in verdict.summary
-    assert f"which pid {READER} (sleep 700) does not read: it waits for time to pass" in verdict.summary
+    assert f"which pid {READER} (sleep 700) does not read: it sleeps for another" in verdict.summary
     assert [one.worker_pid or one.pid for one in verdict.culprits] == [READER, WRITER]
     assert next(one for one in verdict.evidence if one.witness == "pipe").claim.startswith("is full")
 

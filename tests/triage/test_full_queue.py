@@ -21,7 +21,7 @@ def test_room_in_a_queue_is_said_to_be_made_by_its_reader_alone() -> None:
     verdict = judged()
 
     assert f"waits for room in a queue between processes, which pid {LEARNER} may make;" in verdict.summary
-    assert verdict.next[-1] == (
+    assert verdict.next[0] == (
         f"pid {LEARNER} reads that queue and waits for pid {ACTOR}: let it read on while it waits"
     )
 

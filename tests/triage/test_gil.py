@@ -100,7 +100,7 @@ def test_where_no_dump_tells_the_owner_nobody_is_blamed_and_it_is_said() -> None
     reasons = [one.reason for one in verdict.missing]
 
     assert verdict.cause is None
-    assert any("who owns the GIL" in reason for reason in reasons)
+    assert any("which thread owns the GIL" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("owner", [None, 0, TRAINER])

@@ -138,7 +138,7 @@ def test_a_line_that_takes_a_lock_waits_for_a_lock_be_it_a_librarys() -> None:
     verdict = judged(job(IN_LIBRARY, line=line))
 
     assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
-    assert "waits for a lock for ever" in verdict.summary
+    assert "is blocked with no timeout on a lock" in verdict.summary
 
 
 @pytest.mark.parametrize(

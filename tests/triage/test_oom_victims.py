@@ -26,8 +26,8 @@ def test_the_worker_that_was_killed_is_named_before_the_trainer_that_failed_for_
     verdict = judged()
 
     assert verdict.summary == (
-        f"DataLoader worker {WORKER} of pid {TRAINER} was killed for lack of memory (last seen at __getitem__ (train.py:20), "
-        f"largest resident size seen: 1.2 GiB); pid {TRAINER} failed for it"
+        f"DataLoader worker {WORKER} of pid {TRAINER} was killed because memory ran out (last seen at __getitem__ (train.py:20), "
+        f"largest resident size seen: 1.2 GiB); pid {TRAINER} failed because of that"
     )
     assert [(one.pid, one.worker_pid) for one in verdict.culprits] == [(TRAINER, WORKER)]
     assert [one.entity for one in verdict.evidence if one.witness == "traceback"] == [f"pid {TRAINER}"]
@@ -86,7 +86,7 @@ def test_of_several_ranks_the_one_that_was_killed_is_named_and_not_their_launche
 
     verdict = judge(Case(history, session(root_pids=(1,))))
 
-    assert verdict.summary == "rank 1 (pid 11) was killed for lack of memory; pid 1 failed for it"
+    assert verdict.summary == "rank 1 (pid 11) was killed because memory ran out; pid 1 failed because of that"
     assert [(one.pid, one.rank) for one in verdict.culprits] == [(11, 1)]
 
 

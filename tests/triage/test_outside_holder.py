@@ -107,7 +107,7 @@ def test_a_holder_outside_that_sleeps_until_a_known_moment_is_waited_for(sleeper
     verdict = judged(history, UNTIL)
 
     assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
-    assert "wakes in 120 s" in verdict.summary
+    assert "wakes in 2 min 00 s" in verdict.summary
 
 
 def test_a_holder_outside_that_sleeps_a_little_again_and_again_may_do_so_for_ever() -> None:
@@ -192,7 +192,7 @@ def test_a_lock_is_kept_for_as_long_as_its_holder_has_not_run(rested: float, sta
     assert verdict.state == state
     assert verdict.confidence <= 0.65
     if state == "hung":
-        assert f"pid {OUTSIDE} holds the lock, and has not run: last ran 106.0 s ago" in told(verdict)
+        assert f"pid {OUTSIDE} holds the lock, and has not run: last ran 1 min 46 s ago" in told(verdict)
 
 
 def test_a_holder_of_whose_threads_one_is_unknown_may_have_taken_the_lock_a_moment_ago() -> None:

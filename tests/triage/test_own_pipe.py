@@ -60,7 +60,7 @@ def test_a_thread_that_computes_what_it_will_put_into_the_queue_is_no_hang() -> 
 
 
 def test_the_thread_that_would_fill_the_queue_is_blamed_where_it_stands() -> None:
-    """It waits for a lock that no thread releases."""
+    """It waits for a lock that no running thread can release."""
     history = reader()
     stands(history, FIRST, LOCKED, FOR_EVER, UNTIL, tid=MAKER)
 

@@ -144,7 +144,7 @@ def test_stacks_of_an_earlier_wait_say_nothing_of_this_one() -> None:
 
     assert link.frame is None
     assert link.silent_seconds == pytest.approx(0.6)
-    assert "time to pass" not in link.waits_for
+    assert "sleep" not in link.waits_for
 
 
 def test_few_samples_of_this_wait_outweigh_many_of_an_earlier_one() -> None:
@@ -154,7 +154,7 @@ def test_few_samples_of_this_wait_outweigh_many_of_an_earlier_one() -> None:
     history.add(8.3, stack(PAUSES, 0.2))
     (link,) = judged(history, PID).wait_chain
 
-    assert (link.frame, link.waits_for) == ("wait_for_slot (search.py:22)", "time to pass (wakes in 8 s)")
+    assert (link.frame, link.waits_for) == ("wait_for_slot (search.py:22)", "the end of its sleep in 8.0 s")
 
 
 def test_looks_at_the_clock_leave_the_wait_the_same() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.verdict import Verdict
@@ -370,7 +371,8 @@ def test_an_answer_holds_while_every_rank_is_seen_to_stand(look: list[Reading], 
     assert (verdict.state, *named(verdict)) == ("hung", STALLED, [1])
     assert "rank 1 never joined all_reduce 3199" in verdict.summary
     assert (
-        f"unchanged for 3.0 s when last asked, {at - 3:.1f} s ago, and no rank has moved since" in of_groups(verdict)[0]
+        f"unchanged for 3.0 s when last asked, {duration(at - 3)} ago, and no rank has moved since"
+        in of_groups(verdict)[0]
     )
 
 

@@ -140,7 +140,7 @@ def test_actors_that_call_each_other_hang() -> None:
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "deadlocked_locks", 0.8)
     assert {one.frame for one in verdict.culprits} == {"act (train.py:300)", "act (train.py:301)"}
-    assert "waits for what an actor is to return; so does" in verdict.summary
+    assert "is blocked on what an actor is to return; so is" in verdict.summary
 
 
 def test_a_third_actor_that_works_may_be_the_one_that_is_waited_for() -> None:

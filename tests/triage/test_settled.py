@@ -40,7 +40,7 @@ def test_the_chain_the_culprit_and_the_reason_are_told() -> None:
     assert "next_order" in (verdict.culprits[0].frame or "")
     assert [link.waits_for for link in verdict.wait_chain] == ["an eventfd", "an eventfd"]
     assert verdict.evidence[0].witness == "wait graph"
-    assert any("py-spy dump --native" in one for one in verdict.next)
+    assert any("--native" in one for one in verdict.next)
 
 
 def test_nothing_is_said_before_every_probe_has_looked_twice() -> None:

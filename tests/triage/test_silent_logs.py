@@ -46,7 +46,7 @@ def test_a_poll_of_a_rank_whose_log_fell_silent_long_ago_has_lasted_as_long() ->
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "waiting_for_file", 0.65)
     assert verdict.silent_seconds == 105.0
-    assert ("log", "last written 105 s ago", "200 lines alike over 52 s") in [
+    assert ("log", "last written 1 min 45 s ago", "200 lines alike over 52 s") in [
         (one.witness, one.observed, one.expected) for one in verdict.evidence
     ]
 

@@ -69,7 +69,7 @@ def test_a_loop_that_made_steps_and_takes_batches_without_any_throws_them_away(c
 
     assert (found.state, found.cause) == ("slow", "skipping_steps")
     assert found.confidence == (0.95 if counted else 0.8)
-    assert "thrown away at train (train.py:12)" in found.summary
+    assert "dropped at train (train.py:12)" in found.summary
 
 
 def test_another_loop_that_takes_batches_for_itself_throws_nothing_away() -> None:

@@ -38,7 +38,7 @@ def test_the_kernel_alone_names_the_worker_that_sleeps_for_days() -> None:
 
     assert (verdict.state, verdict.cause) == ("hung", "stuck_worker")
     assert verdict.confidence == 0.65
-    assert f"DataLoader worker {SLEEPER} waits for time to pass" in verdict.summary
+    assert f"DataLoader worker {SLEEPER} sleeps for another 11 d 13 h" in verdict.summary
 
 
 def test_until_the_patience_is_over_it_is_a_suspicion_with_a_countdown() -> None:
@@ -83,7 +83,7 @@ def test_workers_that_are_all_idle_are_not_to_blame() -> None:
     ("advice", "first"), [("pip install py-spy", "pip install py-spy"), ("", "perfwatch doctor 28335")]
 )
 def test_what_would_let_it_read_stacks_is_advised_in_place_of_a_dump(advice: str, first: str) -> None:
-    """A ``py-spy dump`` would fail there as well."""
+    """``perfwatch capture stacks`` would fail there as well."""
     verdict = judged(advice=advice)
 
-    assert verdict.next == (first, "set DataLoader(timeout=...) so that it raises instead")
+    assert verdict.next == ("set DataLoader(timeout=...) to turn this hang into an error", first)

@@ -51,7 +51,10 @@ def test_among_several_ranks_the_summary_says_which(case: str, rank: int | None)
 
 def test_a_pool_that_waits_for_itself_waits_for_no_turn() -> None:
     """All threads of an executor wait for tasks that the same executor should do."""
-    assert "waits for its own pool" in judged("deadlocked_locks/fires/pool_inside_its_own_pool").summary
+    assert (
+        "is blocked with no timeout on its own pool"
+        in judged("deadlocked_locks/fires/pool_inside_its_own_pool").summary
+    )
 
 
 def test_a_process_with_one_thread_is_not_said_to_have_others() -> None:
@@ -120,7 +123,7 @@ def test_a_rank_that_stands_elsewhere_is_named_and_not_those_at_the_rendezvous()
     """Two spawned ranks wait for the third, which polls for a file."""
     verdict = judged("blocked_rendezvous/fires/one_waits_elsewhere")
 
-    assert verdict.summary.startswith("rank 2 has not come to the rendezvous")
+    assert verdict.summary.startswith("rank 2 has not joined the rendezvous")
     assert [one.rank for one in verdict.culprits] == [2]
 
 
@@ -241,17 +244,20 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
         ),
         (
             "mismatched_collective/fires/one_gathers_one_receives-nccl",
-            "rank 1 has not come to all_gather 21: it is in a send or receive, which NCCL does not count, or in no call",
+            "rank 1 has not joined all_gather 21: it is in a send or receive, which NCCL does not count, or in no call",
         ),
         ("starved_by_transforms/fires/one_of_two_workers", "while 1 of 2 workers is computing, mostly at resample"),
         ("waiting_for_file/fires/database_of_another_rank", "held by rank 2 (pid 931), at main (fit.py:55)"),
-        ("hung_at_exit/fires/queue_unread", "(no other one holds the other end) to read"),
+        ("hung_at_exit/fires/queue_unread", "(no other process holds the other end) to read"),
         (
             "deadlocked_locks/fires/task_that_died",
-            "a task of its event loop that could run for ever; no thread was seen to wake it",
+            "is blocked with no timeout on a task of its event loop to become ready; no thread was seen to wake it",
         ),
         ("slow_output/fires/pictures", "writes pictures"),
-        ("balanced/fires/pace_of_its_own", "at a pace of its own, a step each 5 s: it sleeps 100% of the time at tick"),
+        (
+            "balanced/fires/pace_of_its_own",
+            "a step every 5.00 s, at a pace that the program sets: it sleeps 100% of the time at tick",
+        ),
         ("regressed/fires/hooks_upon_hooks", "most of that at fn (train.py:18)"),
         ("crashed/fires/asserted_on_the_device", "CUDA error: device-side assert triggered"),
     ],

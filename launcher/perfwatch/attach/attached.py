@@ -25,16 +25,17 @@ from perfwatch.processes.control import ControlServer, find_place, joined_contro
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES, CAPTURE_BEGUN
-from perfwatch.recording.session import Session, this_machine
-from perfwatch.text import say
+from perfwatch.recording.session import Session, this_machine, user_of
+from perfwatch.text import duration, say
 from perfwatch.verdict import Verdict
 from perfwatch.watching.answering import answer, status
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
 from perfwatch.watching.opening import keep_within_limits, open_recorder
+from perfwatch.watching.status_line import StatusLine, leaning
 from perfwatch.watching.watch import Watch
-from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, countdown, unjudged
+from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, unjudged
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Filesystem
@@ -154,6 +155,7 @@ class Attached:
                 conditions={
                     "patience_seconds": patience_seconds,
                     "world_size": target.asked.world_size,
+                    "user": user_of(target.root.uid, child),
                     **(model or {}),
                 },
             )
@@ -180,12 +182,9 @@ class Attached:
         self.roots = tuple(tops)
         self._gone = target.gone is not None
 
-    def decide(self, stream: IO[str]) -> Verdict:
-        """Look until the verdict is clear; who leaves gets what is known. ``stream`` shows what is suspected meanwhile."""
-        shot = OneShot()
-        judged = None
-        if stream.isatty():
-            say(stream, f"looking: 2 to {UNCLEAR_SECONDS:.0f} s; longer only where time may heal what is suspected")
+    def decide(self, stream: IO[str], status: StatusLine) -> Verdict:
+        """Look until the verdict is clear; who leaves gets what is known. ``status`` shows what is suspected meanwhile."""
+        shot, judged = OneShot(), None
         while True:
             pause = self._tick(stream)
             verdict = self._watch.last
@@ -193,17 +192,22 @@ class Attached:
                 judged = verdict
                 if shot.done(verdict, self._watch.at):
                     return self._final(verdict)  # at once: after a hang was told the next round is seconds away
-                countdown(shot, verdict, self._watch.at, stream)
             elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
                 return self._final(unjudged(self._failure, time.time()))
+            status.now(self._progress(verdict, shot.left(verdict, self._watch.at)))
             if self.leaving.wait(pause, *self._watch.sooner()):
                 return self._final(self._known(stream))
+
+    def _progress(self, verdict: Verdict | None, left: float | None) -> str:
+        """What is sampled, what that leans to, and when it will be decided."""
+        count = len(self._watch.look.known)
+        sampled = f"{count} {'process' if count == 1 else 'processes'} sampled for {duration(self._watch.at)}"
+        return f"{sampled}; {leaning(verdict, left)}"
 
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
         self._news = lambda news: self._tell(stream, news)
-        if stream.isatty():
-            say(stream, "watching: each change is told here; Ctrl-C ends it with the whole verdict")
+        say(stream, f"watching pid {self.roots[0]}: each change is reported here; Ctrl-C prints the verdict and ends")
         with contextlib.closing(_RequestServer(self, stream)) as requests:
             while not self.leaving.asked:
                 pause = self._tick(stream)
@@ -327,7 +331,7 @@ class Attached:
     def _tell(self, stream: IO[str], news: News) -> None:
         self._outlets.news(news)
         state = f"{news.verdict.state}: " if news.verdict else ""
-        say(stream, f"{news.at:.1f} s {news.kind}: {state}{news.text}")
+        say(stream, f"{duration(news.at)} {news.kind}: {state}{news.text}")
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -10,10 +9,10 @@ from perfwatch.processes.control import ask, find_watcher
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import load
 from perfwatch.text import duration
-from perfwatch.text import say as tell
 from perfwatch.triage.diagnose import diagnose
 from perfwatch.verdict import Verdict
-from perfwatch.watching.when_to_stop import LONGER_SECONDS, UNCLEAR_SECONDS, OneShot, countdown
+from perfwatch.watching.status_line import StatusLine, leaning
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, UNCLEAR_SECONDS, OneShot
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.probe import Unavailable
 
@@ -24,7 +23,7 @@ LOAD_SECONDS = 10.0  # a full session of 256 MiB
 
 
 def ask_watcher(
-    pid: int, patience_seconds: float | None, leaving: Leaving, say: IO[str]
+    pid: int, patience_seconds: float | None, leaving: Leaving, status: StatusLine
 ) -> tuple[Verdict, Path | None] | None:
     """The watcher's verdict once it is clear, and where its recording lies.
 
@@ -38,17 +37,16 @@ def ask_watcher(
     folder: Path | None = None
     judged = False
     try:
-        status = ask(control, {"command": "status"}, ANSWER_SECONDS)
-        if patience_seconds not in (None, status.get("patience_seconds")):
+        facts = ask(control, {"command": "status"}, ANSWER_SECONDS)
+        if patience_seconds not in (None, facts.get("patience_seconds")):
             return None
-        folder = Path(status["session"]) if status.get("session") else None
-        tell(
-            say,
-            f"asking the watcher of perfwatch {status.get('mode', 'run')}, which has known this job for "
-            f"{duration(status.get('elapsed_seconds'))}; --fresh looks anew",
+        folder = Path(facts["session"]) if facts.get("session") else None
+        status.begin(
+            f"asking the watcher of perfwatch {facts.get('mode', 'run')}, which has known this job for "
+            f"{duration(facts.get('elapsed_seconds'))}; --fresh looks anew",
         )
         # What it has seen counts; from now on it samples closely, and that takes a moment to tell.
-        shot.started_at = -min(float(status.get("elapsed_seconds") or 0.0), UNCLEAR_SECONDS - LONGER_SECONDS)
+        shot.started_at = -min(float(facts.get("elapsed_seconds") or 0.0), UNCLEAR_SECONDS - LONGER_SECONDS)
         while True:
             answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
             verdict = msgspec.convert(answer["verdict"], Verdict)
@@ -56,7 +54,7 @@ def ask_watcher(
             at = time.monotonic() - began
             if shot.done(verdict, at) or leaving.asked:
                 return verdict, folder
-            countdown(shot, verdict, at, say)
+            status.now(leaning(verdict, shot.left(verdict, at)))
             leaving.wait(EVERY_SECONDS)
     except (OSError, ValueError, LookupError):  # gone, late, or of another version
         last = _last_words(folder) if judged and folder is not None else None

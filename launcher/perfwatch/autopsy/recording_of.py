@@ -20,6 +20,7 @@ from perfwatch.errors import SessionUnwritable
 from perfwatch.recording.recording import BUDGET_BYTES, Record, Recorder, Recording, redacted
 from perfwatch.recording.session import AUTOPSY, Session, choose_directory, this_machine
 from perfwatch.recording.writer import Writer
+from perfwatch.text import duration
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import LATEST_CREATED, MOST_RANKS
@@ -82,7 +83,7 @@ def gather(
         shown = names.get(path) or path.removeprefix(above)
         left = min(FILE_SECONDS, ends - clock())
         if left <= 0 or readings > MOST_READINGS:
-            reason = "too many files" if left > 0 else f"the {ALL_SECONDS:.0f} s for all files were used up"
+            reason = "too many files" if left > 0 else f"the {duration(ALL_SECONDS)} for all files were used up"
             found.missing.append(
                 (shown, f"{reason}: this one and {len(listed.files) - number - 1} more were not read", "")
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfwatch.captures.capture import PTRACE, Collected, File, Request, Scene, Subject, Window
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
+from perfwatch.text import duration
 from perfwatch_probes.external import Finished
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stacks import MISSING_ADVICE, Stacks, find_py_spy
@@ -44,7 +45,7 @@ def available(request: Request, scene: Scene) -> None:
         raise CaptureUnavailable("py-spy is not installed", MISSING_ADVICE)
     if _seconds(request) > MOST_SECONDS:
         raise CaptureRefused(
-            f"a record of more than {MOST_SECONDS:.0f} s is not a window", "--seconds 10 shows the same"
+            f"a record of more than {duration(MOST_SECONDS)} is not a window", "--seconds 10 shows the same"
         )
     _rate(request)
     _subjects(request, scene)
@@ -85,7 +86,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
         running = [pool.submit(window.run, one, seconds + LATE_SECONDS, None) for one in commands]
         began = window.clock()
         while not all(one.done() for one in running):
-            window.tell(f"recording {min(seconds, window.clock() - began):.0f} of {seconds:.0f} s")
+            window.tell(f"recording {min(seconds, window.clock() - began):.0f} of {duration(seconds)}")
             _wait(window, running)
         window.closed()
     finished = {one[-3]: future.result() for one, future in zip(commands, running, strict=True)}

@@ -13,6 +13,7 @@ from perfwatch.captures.as_user import take_as_needed
 from perfwatch.captures.capture import PTRACE, Capture, Outcome, Request, Scene
 from perfwatch.errors import CaptureFailed
 from perfwatch.processes.channel import Message
+from perfwatch.text import duration
 from perfwatch_probes.deadline import become_helper, hold_child, kill_child
 from perfwatch_probes.external import limit_memory
 
@@ -84,7 +85,7 @@ class Helper:
             return self._lost("the process that made the capture died", "")
         if self._clock() > self._ends:
             return self._lost(
-                f"the capture did not end within {self._ends - self._began:.0f} s and was given up",
+                f"the capture did not end within {duration(self._ends - self._began)} and was given up",
                 "the profiler may still write in the job: perfwatch attach says how the job does",
             )
         return None

@@ -19,6 +19,7 @@ from perfwatch.captures.nsight.permission import refused
 from perfwatch.captures.pace import Pacer
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PerfwatchError
 from perfwatch.processes.programs import run_program
+from perfwatch.text import duration
 
 NAME = "ncu"
 SUMMARY = "Nsight Compute: what each kernel of a step did to the card, as a kernel table"
@@ -126,7 +127,7 @@ def _step_after(
             return count
         window.wait(_LOOK_SECONDS)
     raise CaptureFailed(
-        f"{steps} step{'s' if steps > 1 else ''} did not end within {WINDOW_SECONDS:.0f} s under ncu",
+        f"{steps} step{'s' if steps > 1 else ''} did not end within {duration(WINDOW_SECONDS)} under ncu",
         "perfwatch attach says how the job does",
     )
 

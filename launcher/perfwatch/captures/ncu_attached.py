@@ -16,6 +16,7 @@ from perfwatch.captures.nsight.finding import Tool
 from perfwatch.captures.nsight.ncu_command import Choice, attach_command
 from perfwatch.captures.nsight.permission import refused
 from perfwatch.errors import CaptureFailed, CaptureUnavailable
+from perfwatch.text import duration
 
 MOST_KERNELS = 2000  # ncu holds them in memory
 BEGIN_SECONDS = 60.0  # until the end of a step
@@ -96,7 +97,7 @@ def _begun(answer: Path, window: Window) -> None:
     while not (text := _text(answer)):
         if window.clock() - since > BEGIN_SECONDS:
             raise CaptureFailed(
-                f"no step ended within {BEGIN_SECONDS:.0f} s, or this process has no agent: the window was not opened",
+                f"no step ended within {duration(BEGIN_SECONDS)}, or this process has no agent: the window was not opened",
                 "perfwatch attach says how the job does",
             )
         window.wait(_LOOK_SECONDS)

@@ -20,6 +20,7 @@ from perfwatch.captures.nsight.nsys_report import exported
 from perfwatch.captures.nsight.permission import check_counters, refused
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, TraceUnreadable
 from perfwatch.processes.programs import run_program
+from perfwatch.text import duration
 from perfwatch.traces.nsys_trace import read
 from perfwatch.traces.torch_summary import summary
 from perfwatch_probes.external import Finished
@@ -192,7 +193,7 @@ def _collected(
 ) -> Collected:
     notes = [_PRIVATE]
     if request.steps is not None and request.seconds is None:
-        notes.append(f"nsys has no window of steps: it recorded for {seconds:.1f} s")
+        notes.append(f"nsys has no window of steps: it recorded for {duration(seconds)}")
     if request.ranks:
         notes.append("nsys records every process of the session: all ranks are in the file")
     files = _files(window.folder, subjects, request)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.captures.capture import Subject
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.steps import PAGE_BYTES, count_steps, parse_page
 
@@ -116,11 +116,11 @@ def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) ->
     lost = (after.at - start.at) - _made(start, after) * usual
     inside = ""
     if opened is not None and closed is not None and (steps := _made(opened, closed)) > 0:
-        inside = f", {short_time((closed.at - opened.at) / steps)} in the window"
-    back = short_time(after.seconds) if after.seconds is not None else "unknown"
-    price = short_time(lost) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
+        inside = f", {duration((closed.at - opened.at) / steps, 3)} in the window"
+    back = duration(after.seconds, 3) if after.seconds is not None else "unknown"
+    price = duration(lost, 3) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
     # Not "the window cost": whatever else slowed the machine meanwhile is in it.
-    return f"a step took {short_time(usual)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
+    return f"a step took {duration(usual, 3)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
 
 
 def _made(first: Pace, last: Pace) -> float:

@@ -25,7 +25,7 @@ from perfwatch.jobs.other_trees import job_around
 from perfwatch.recording.redaction import redact
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
-from perfwatch.text import clean
+from perfwatch.text import clean, duration
 from perfwatch.triage.questions import is_user, show
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.external import Finished
@@ -185,7 +185,7 @@ def _allow_native(request: Request, scene: Scene) -> None:
         ]
         if blocked:
             raise CaptureRefused(
-                f"thread {blocked[0]} of pid {subject.pid} is blocked in the kernel or stopped: a pause could last for ever",
+                f"thread {blocked[0]} of pid {subject.pid} is blocked in the kernel or stopped: a pause might never end",
                 "leave --native out",
             )
 
@@ -209,7 +209,7 @@ def _native(subjects: tuple[Subject, ...], scene: Scene, window: Window) -> tupl
     probe = Stacks(proc=scene.proc)
     for subject in subjects:
         finished = window.run(native_command(find_py_spy() or "py-spy", subject.pid), NATIVE_SECONDS, None)
-        notes.append(f"{_name(subject)} was paused for at most {finished.duration_seconds:.2f} s")
+        notes.append(f"{_name(subject)} was paused for at most {duration(finished.duration_seconds, 3)}")
         readings += [_pause(subject.pid, finished.duration_seconds), *_answer(subject.pid, finished, probe)]
         try:
             marks = left_traced(subject.pid, scene.proc)

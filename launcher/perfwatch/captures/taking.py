@@ -14,6 +14,7 @@ from perfwatch.captures.guard import alive, held, preflight
 from perfwatch.captures.pace import Pace, Pacer, as_fast, cost
 from perfwatch.errors import CaptureFailed, PerfwatchError
 from perfwatch.processes.programs import run_program
+from perfwatch.text import duration
 from perfwatch_probes.external import Finished
 
 TURN_SECONDS = 0.2
@@ -116,7 +117,7 @@ def _recovered(
     if after.counts == first.counts:
         return (
             after,
-            f"no step was made in the {RECOVER_SECONDS:.0f} s after the window: look again with perfwatch attach",
+            f"no step was made in the {duration(RECOVER_SECONDS)} after the window: look again with perfwatch attach",
         )
     return after, "the steps have not come back to the pace of before the window yet"
 

@@ -3,7 +3,7 @@
 import os
 
 from perfwatch.captures.capture import Outcome
-from perfwatch.text import short_time
+from perfwatch.text import duration
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -25,10 +25,10 @@ def headline(outcome: Outcome) -> str:
     """The same in a line."""
     if outcome.error:
         return f"{outcome.kind}: {outcome.error}"
-    took = short_time(outcome.total_seconds)
+    took = duration(outcome.total_seconds)
     if not outcome.files:
         return f"{outcome.kind}: sampled in {took}"
-    window = f" of a window of {short_time(outcome.window_seconds)}" if outcome.window_seconds is not None else ""
+    window = f" of a window of {duration(outcome.window_seconds, 3)}" if outcome.window_seconds is not None else ""
     names = [os.path.basename(file.path) for file in outcome.files]
     what = names[0] if len(names) == 1 else f"{len(names)} files"
     size = sum(file.size_bytes for file in outcome.files)

@@ -17,6 +17,7 @@ from perfwatch.captures.kineto_link import check
 from perfwatch.captures.torch_files import CHUNK_BYTES, pids_inside
 from perfwatch.captures.torch_window import LEAD_SECONDS, LOOK_SECONDS, MOST_SECONDS, names, torch_window
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
+from perfwatch.text import duration
 
 NAME = "memory"
 SUMMARY = "a snapshot of the CUDA allocator: what is allocated, and by whom in the last seconds"
@@ -56,7 +57,7 @@ def available(request: Request, scene: Scene) -> None:
             )
     check(scene, subjects)
     if request.seconds is not None and request.seconds > MOST_SECONDS:
-        raise CaptureRefused(f"a window of more than {MOST_SECONDS:.0f} s is not a window", "--seconds 2")
+        raise CaptureRefused(f"a window of more than {duration(MOST_SECONDS)} is not a window", "--seconds 2")
 
 
 def estimated_bytes(request: Request, scene: Scene) -> int:

@@ -17,6 +17,7 @@ from perfwatch.captures.kineto_link import check
 from perfwatch.captures.torch_files import CHUNK_BYTES, packed
 from perfwatch.captures.torch_window import MOST_SECONDS, SECONDS, names, torch_window
 from perfwatch.errors import CaptureRefused, CaptureUnavailable, TraceUnreadable
+from perfwatch.text import duration
 from perfwatch.traces.torch_summary import summary
 from perfwatch.traces.torch_trace import read
 from perfwatch_probes.readings import TorchTrace
@@ -56,7 +57,7 @@ def available(request: Request, scene: Scene) -> None:
     if scene.cause in CARD_STANDS:
         raise CaptureRefused(
             f"the job hangs ({scene.cause}): the profiler waits for the card before it writes, and would hang as well",
-            "perfwatch capture stacks shows where everybody is",
+            "perfwatch capture stacks shows where every thread is",
         )
     if scene.may_be_hung and request.options.get("stacks"):
         raise CaptureRefused(
@@ -69,7 +70,7 @@ def available(request: Request, scene: Scene) -> None:
         )
     if request.seconds is not None and request.seconds > MOST_SECONDS:
         raise CaptureRefused(
-            f"a window of more than {MOST_SECONDS:.0f} s is not a window", "--seconds 2 shows the same"
+            f"a window of more than {duration(MOST_SECONDS)} is not a window", "--seconds 2 shows the same"
         )
 
 

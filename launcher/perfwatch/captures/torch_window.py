@@ -14,6 +14,7 @@ from perfwatch.captures.kineto_link import FIRST_POLL_SECONDS, Link, connect
 from perfwatch.captures.pace import Pace, Pacer
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.errors import CaptureFailed, CaptureRefused
+from perfwatch.text import duration
 
 STEPS = 5
 SECONDS = 2.0
@@ -118,7 +119,7 @@ class TorchWindow:
             self._wait(LOOK_SECONDS)
         if not there:
             raise CaptureFailed(
-                f"no rank's profiler has asked for work for {FIRST_POLL_SECONDS:.0f} s: torch is not imported yet, the job "
+                f"no rank's profiler has asked for work for {duration(FIRST_POLL_SECONDS)}: torch is not imported yet, the job "
                 "profiled itself when it began to use CUDA, or torch was "
                 "built without Kineto",
                 "try again once it trains: python -c 'import torch; print(torch.profiler.kineto_available())'",
@@ -150,7 +151,7 @@ class TorchWindow:
             return None
         if pace.seconds * wanted > MOST_SECONDS:
             self.notes.append(
-                f"{wanted} steps take longer than {MOST_SECONDS:.0f} s here: recorded {SECONDS:g} s instead"
+                f"{wanted} steps take longer than {duration(MOST_SECONDS)} here: recorded {SECONDS:g} s instead"
             )
             return None
         if request.steps is None and pace.seconds > SLOWEST_STEP_SECONDS:
@@ -221,7 +222,7 @@ class TorchWindow:
             self._wait(LOOK_SECONDS / 5)
         if len(late) == len(subjects):
             raise CaptureFailed(
-                f"no rank's profiler has taken the request within {patience:.0f} s",
+                f"no rank's profiler has taken the request within {duration(patience)}",
                 "the machine may be crowded: try again",
             )
         self.notes.append(f"{names(late)} did not take the request in time")
@@ -262,7 +263,7 @@ class TorchWindow:
             else "its card has work that does not end, or the trace is very large"
         )
         return CaptureFailed(
-            f"{names(begun)} began a trace and has not ended it within {patience:.0f} s: {why}",
+            f"{names(begun)} began a trace and has not ended it within {duration(patience)}: {why}",
             "perfwatch attach says whether the job hangs; perfwatch capture stacks works all the same",
         )
 

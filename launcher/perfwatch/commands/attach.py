@@ -10,7 +10,7 @@ from perfwatch.exporters.wanted import Wanted
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.options import Argument, Exit, Json, Option, typed
-from perfwatch.watching.options import HangTimeout
+from perfwatch.watching.options import HangTimeout, JsonVersion
 
 if TYPE_CHECKING:
     from perfwatch.recording.recording import Sink
@@ -44,6 +44,7 @@ def attach(
     ] = None,
     watch: Annotated[bool, Option("--watch", "-w", help="Stay, and report every change.")] = False,
     json: Json = False,
+    json_version: JsonVersion = 2,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     session: Annotated[
         str | None, Option("--session", "-s", metavar="DIR", help="Where to keep the recording.")
@@ -68,7 +69,7 @@ def attach(
 ) -> None:
     """Say why a running job makes no progress.
 
-    Hung, slow, busy or healthy, why, and who is to blame.
+    Is it hung, slow, busy or healthy? Names the cause and the culprit.
 
     The job needs no preparation and is never stopped. The exit code tells the state: 0 healthy, 10 busy, 20 slow,
     30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below --min-mfu, 3 no such process, 77 permission
@@ -91,20 +92,37 @@ def attach(
     from functools import partial
 
     from perfwatch.attach.asked import process
+    from perfwatch.text import duration
+    from perfwatch.watching.status_line import StatusLine
+    from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 
     pid = process(target, slurm, pod, container)  # before anything heavy is loaded: it may be gone
+    outlets = Wanted()  # settings are for those that stay
+    if watch:
+        outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
+    elif typed("metrics_port") or typed("metrics_socket") or typed("notify"):
+        raise UsageError("--metrics-port and --notify are for a watch that stays", f"perfwatch attach {pid} --watch")
+
+    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
+    status = StatusLine(sys.stderr)
+    if not watch and Path(f"/proc/{pid}").exists():  # before what takes a second to load
+        most = f"up to {duration(UNCLEAR_SECONDS)}, or up to {duration(patience)} for a wait that can end on its own"
+        status.begin(f"attaching to pid {pid}: the verdict takes {most}")
+
     from perfwatch.attach.attached import Attached
     from perfwatch.attach.relayed import ask_watcher
     from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
     from perfwatch.processes.stop_signals import Leaving
     from perfwatch.report.json import as_json
-    from perfwatch.report.verdicts import print_verdict
+    from perfwatch.report.verdicts import possible_here, print_verdict
     from perfwatch.text import clean, say
 
     def show(verdict: "Verdict", folder: Path | None) -> None:
+        status.clear()
+        verdict = possible_here(verdict)
         try:
             if json:
-                print(as_json(verdict), flush=True)
+                print(as_json(verdict, json_version), flush=True)
             else:
                 print_verdict(verdict, sys.stdout, folder)
         except BrokenPipeError:
@@ -113,21 +131,14 @@ def attach(
             print_verdict(verdict, sys.stderr, folder)
             raise
 
-    outlets = Wanted()  # settings are for those that stay
-    if watch:
-        outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
-    elif typed("metrics_port") or typed("metrics_socket") or typed("notify"):
-        raise UsageError("--metrics-port and --notify are for a watch that stays", f"perfwatch attach {pid} --watch")
-
     def opened(session: "Session", folder: Path | None, recorder: "Sink | None") -> Outlets:
         tell = partial(say, sys.stderr)
         return Outlets(session, folder, recorder, tell, open_metrics(outlets, tell), open_notifier(outlets, tell))
 
-    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
-    with Leaving() as leaving:
+    with status, Leaving() as leaving:
         known = None
         if not (fresh or watch or session or model):
-            known = ask_watcher(pid, patience if typed("patience") else None, leaving, sys.stderr)
+            known = ask_watcher(pid, patience if typed("patience") else None, leaving, status)
         if known is not None:
             verdict, folder = known
             show(verdict, folder)
@@ -142,7 +153,7 @@ def attach(
                 needs_memory="" if without_stacks else f"perfwatch attach {pid}",
             )
             try:
-                verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr)
+                verdict = attached.stay(sys.stderr) if watch else attached.decide(sys.stderr, status)
                 folder = attached.folder
                 show(verdict, folder)  # before the recording is completed: a disk may hang
             finally:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from perfwatch.options import Argument, Exit, Json, Option
+from perfwatch.watching.options import JsonVersion
 
 
 def autopsy(
@@ -13,6 +14,7 @@ def autopsy(
         Argument(metavar="PATH...", help="Files and folders of a job that is gone; - for standard input."),
     ],
     json: Json = False,
+    json_version: JsonVersion = 2,
     session: Annotated[
         Path | None, Option(metavar="DIR", help="Where the result is recorded; a new folder on a local disk.")
     ] = None,
@@ -63,7 +65,7 @@ def autopsy(
         folder, lost = keep(recording, verdict, session, os.environ, child, now)
         child.close()
     if json:
-        print(as_json(verdict))
+        print(as_json(verdict, json_version))
     else:
         from perfwatch.report.console import console
         from perfwatch.report.terminal import VerdictReport

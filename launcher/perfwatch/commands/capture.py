@@ -30,7 +30,7 @@ def capture(
         float | None, Option(metavar="TIME", kind=Seconds(0.05), help="How long, instead of steps.")
     ] = None,
     rank: Annotated[
-        str, Option(metavar="0,3|all", help="Which ranks; flame: without it PID's, else the one to blame.")
+        str, Option(metavar="0,3|all", help="Which ranks; flame: PID's by default, else the culprit's.")
     ] = "all",
     stacks: Annotated[bool, Option("--stacks", help="torch: with Python stacks.")] = False,
     shapes: Annotated[bool, Option("--shapes", help="torch: with the shapes of inputs.")] = False,

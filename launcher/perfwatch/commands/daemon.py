@@ -18,7 +18,7 @@ def daemon(
         float, Option(metavar="GIB", help="What all recordings may take together.", min=0.1, max=2.0**20)
     ] = 4.0,
     user: Annotated[
-        str | None, Option(metavar="NAME|UID", help="Only jobs of this user; of everybody by default.")
+        str | None, Option(metavar="NAME|UID", help="Only jobs of this user; of all users by default.")
     ] = None,
     slurm_job: Annotated[
         int | None,
@@ -45,7 +45,7 @@ def daemon(
 
     Each job gets a watch and a recording of its own; one that a perfwatch run of your own watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
-    everybody, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
+    all users, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ def dmon(
 ) -> None:  # fmt: skip
     """Show what the GPUs do.
 
-    One row per card and interval, as nvidia-smi dmon has them; averages of up to ten looks a second (of eight cards four, of
+    One row per card and interval, as nvidia-smi dmon has them; averages of up to ten samples a second (of eight cards four, of
     intervals of ten seconds and longer one), and beside them the ranks on each card with their steps (steps are known of
     jobs that perfwatch run has started).
 

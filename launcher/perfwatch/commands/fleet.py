@@ -19,7 +19,9 @@ def fleet(
         str, Option(metavar="TEXT", help="Which job, where there are several: part of what it says of itself.")
     ] = "",
     json: Json = False,
-    seconds: Annotated[float, Option(metavar="TIME", kind=Seconds(1.0, 300.0), help="How long each host looks.")] = 8.0,
+    seconds: Annotated[
+        float, Option(metavar="TIME", kind=Seconds(1.0, 300.0), help="How long each host samples the job.")
+    ] = 8.0,
     deadline: Annotated[
         float | None, Option(metavar="TIME", kind=Seconds(1.0), help="After which a host does not answer.")
     ] = None,
@@ -32,7 +34,7 @@ def fleet(
 ) -> None:
     """Say why a job on many hosts makes no progress.
 
-    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank everybody waits for, on which host, in
+    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank all others wait for, on which host, in
     which worker, at which line. A host that does not answer is part of the evidence.
 
     The exit code tells the state, as for perfwatch attach.

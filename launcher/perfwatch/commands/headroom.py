@@ -86,6 +86,7 @@ def _of_job(pid: int) -> "Headroom":
     from perfwatch.report.headroom import of_folder
     from perfwatch.text import say
     from perfwatch.top import asking
+    from perfwatch.watching.status_line import StatusLine
 
     request = Request(kind="torch", steps=5, pid=pid, ranks=(), options={"shapes": "yes"})
     control = asking.find(pid, None)
@@ -100,7 +101,7 @@ def _of_job(pid: int) -> "Headroom":
             try:
                 outcome = attached.capture(request, sys.stderr)
                 if outcome.error:
-                    attached.decide(sys.stderr)
+                    attached.decide(sys.stderr, StatusLine(sys.stderr))
             finally:
                 attached.close()
             folder = attached.folder

@@ -15,7 +15,7 @@ def ps(
 
     A job is a tree of processes with torch loaded. VERDICT is what its watcher says (perfwatch run, daemon or attach
     --watch of your own), SILENT FOR how long it has not moved, as far as that is known without a verdict. Workers that
-    outlived their job are shown as ORPHANED, processes that nobody has reaped as ZOMBIE.
+    outlived their job are shown as ORPHANED, processes whose parent has not reaped them as ZOMBIE.
 
     \b
     Examples:

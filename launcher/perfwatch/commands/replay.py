@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
 from perfwatch.options import Argument, Exit, Json, Option
+from perfwatch.watching.options import JsonVersion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
@@ -25,6 +26,7 @@ def replay(
     ] = None,
     final: Annotated[bool, Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
     json: Json = False,
+    json_version: JsonVersion = 2,
     params: Params = None,
     tokens_per_step: TokensPerStep = None,
     layers: Layers = None,
@@ -88,7 +90,7 @@ def replay(
         moment = last_alive(recording)  # the gate is about the run, not about when something was first said of it
     shown, lived = told_first(recording, judged) if moment is None else (judged(moment), None)
     if json:
-        print(as_json(shown.verdict))
+        print(as_json(shown.verdict, json_version))
     else:
         from perfwatch.report.console import console
 

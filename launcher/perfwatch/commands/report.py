@@ -27,7 +27,7 @@ def report(
     """Make a report of a session.
 
     One file that holds everything and opens without a network: the verdict first, then the timeline, the stacks, the
-    threads, what looking cost and how it was measured. Which verdict: as perfwatch replay. md, text and json go to stdout
+    threads, what perfwatch used and how it was measured. Which verdict: as perfwatch replay. md, text and json go to stdout
     unless -o names a file.
 
     \b

@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Start a command and watch it. Its output, its input and its exit code are its own.
 
-    One line on stderr when something looks wrong, the verdict when it is sure, a summary at the end. Signals for the
+    One line on stderr when something seems wrong, the verdict when it is sure, a summary at the end. Signals for the
     job are passed on; SIGRTMIN+8 asks for a verdict now.
 
     \b

@@ -17,8 +17,8 @@ def top(
 ) -> None:
     """Show a job live.
 
-    The verdict and the patience of a suspicion, the steps, what each GPU really does, the ranks and workers with their
-    present line, and the pressure on the machine. A recording is followed and never touched; a job that nobody watches
+    The verdict and the countdown of a suspicion, the steps, what each GPU really does, the ranks and workers with their
+    present line, and the pressure on the machine. A recording is followed and never touched; a job that is not watched yet
     is watched for as long as the screen is open. ? shows the keys; Tab goes to the next job that is watched here.
 
     \b

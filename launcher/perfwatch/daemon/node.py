@@ -16,6 +16,7 @@ from perfwatch.exporters.notifier import Notifier
 from perfwatch.exporters.snapshot import NodeSnapshot, Snapshot
 from perfwatch.processes.channel import Message
 from perfwatch.processes.control import find_watcher
+from perfwatch.text import duration
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.probe import Unavailable
 
@@ -201,7 +202,7 @@ class Node:
             before = self._failures.get(ward.found.key)
             pause = SHORTEST_AGAIN_SECONDS if before is None else min(2 * before.pause, LONGEST_AGAIN_SECONDS)
             self._failures[ward.found.key] = _Failure(pause, now + pause)
-            self._say(f"pid {pid}: its watch ended early; tried again in {pause:.0f} s")
+            self._say(f"pid {pid}: its watch ended early; tried again in {duration(pause)}")
         ward.helper.close()
 
     def _told(self, ward: Ward, pid: int, message: Message) -> None:

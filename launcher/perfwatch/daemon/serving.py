@@ -99,7 +99,7 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
             node.leave()
             sharing.turn(last=True)
             os.close(lock)
-        tell("asked to leave: the recordings are complete, the jobs go on")
+        tell("shutting down; recordings are complete, jobs are untouched")
 
 
 class _Sharing:

@@ -1,4 +1,4 @@
-"""The drills that end: finished, crashed, killed by a signal, killed for lack of memory."""
+"""The drills that end: finished, crashed, killed by a signal, killed because memory ran out."""
 
 from perfwatch.drills.drill import Culprit, Drill
 

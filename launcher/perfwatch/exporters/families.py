@@ -46,7 +46,7 @@ def _verdicts(jobs: list[Snapshot]) -> Iterator[Metric]:
         "perfwatch_silent_since_timestamp_seconds", "Since when nothing moves, unix time.", labels=["session"]
     )
     suspected = GaugeMetricFamily(
-        "perfwatch_suspected", "1 for a cause whose patience still runs.", labels=["session", "cause"]
+        "perfwatch_suspected", "1 for a cause whose hang timeout still runs.", labels=["session", "cause"]
     )
     told = CounterMetricFamily("perfwatch_verdicts", "Verdicts told, by state.", labels=["session", "state"])
     for job in jobs:

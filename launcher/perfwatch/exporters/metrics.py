@@ -8,6 +8,7 @@ from perfwatch.exporters.snapshot import NodeSnapshot, Snapshot
 from perfwatch.exporters.wanted import MetricsWanted, remove_socket
 from perfwatch.processes.channel import Channel
 from perfwatch.processes.helper import Helper
+from perfwatch.text import duration
 
 AGAIN_SECONDS = 10.0  # until a port that is taken is tried again: it may be that of a watch that is just ending
 
@@ -103,5 +104,5 @@ def _refusal(wanted: MetricsWanted, error: OSError) -> str:
     )
     return (
         f"no metrics on {where}: {error.strerror or error}; the job and its watch go on, and it is tried again every "
-        f"{AGAIN_SECONDS:.0f} s ({other})"
+        f"{duration(AGAIN_SECONDS)} ({other})"
     )

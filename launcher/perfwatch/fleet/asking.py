@@ -22,7 +22,7 @@ from perfwatch.fleet.merge.snapshot import JobView, Snapshot
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.recording.session import Session, this_machine
 from perfwatch.report.folded_stacks import Folded
-from perfwatch.text import listed
+from perfwatch.text import duration, listed
 from perfwatch.verdict import Verdict
 
 START_SECONDS = 15.0  # a Python on a busy machine and a cold disk, reading what is there, and packing it
@@ -154,7 +154,7 @@ def _without(answer: Answer, wrong: str, question: Question, engine: Engine) -> 
     if answer.unasked:
         return HostReport(host=answer.host, state=answer.unasked, reason=answer.said)
     if answer.timed_out:
-        reason = f"no answer within {question.ends_seconds:.0f} s"
+        reason = f"no answer within {duration(question.ends_seconds)}"
         if answer.said:  # a banner, or what went wrong
             reason += f"; the last that came: {answer.said}"
         return HostReport(host=answer.host, state="silent", reason=reason, advice=engine.by_hand(answer.host))

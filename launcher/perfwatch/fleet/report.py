@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -10,13 +11,13 @@ from rich.text import Text
 from perfwatch.fleet.asking import Outcome
 from perfwatch.fleet.merge.hosts import HostReport
 from perfwatch.report.folding import FoldedStacks
+from perfwatch.report.json import as_object
 from perfwatch.report.terminal import VerdictReport
 from perfwatch.text import clean, duration, listed
 from perfwatch.triage.job import rank_ranges
-from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Frame
 
-SCHEMA = "perfwatch.fleet/1"
+SCHEMA = "perfwatch.fleet/2"
 MOST_LINES = 8
 SAYS = {
     "no_job": "no process of the job",
@@ -42,7 +43,7 @@ class FleetJson(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     job: str
-    verdict: Verdict
+    verdict: dict[str, Any]  # as of ``perfwatch.report.json``
     hosts: tuple[HostReport, ...]
     stacks: tuple[StackGroup, ...]
 
@@ -98,5 +99,5 @@ def as_json(outcome: Outcome) -> str:
         )
         for group in outcome.folded.groups
     )
-    whole = FleetJson(job=outcome.job, verdict=outcome.verdict, hosts=outcome.reports, stacks=stacks)
+    whole = FleetJson(job=outcome.job, verdict=as_object(outcome.verdict), hosts=outcome.reports, stacks=stacks)
     return msgspec.json.encode(whole).decode()

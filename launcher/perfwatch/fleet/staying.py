@@ -7,7 +7,7 @@ from typing import IO
 
 from perfwatch.fleet.asking import Outcome, Progress, Question, ask
 from perfwatch.fleet.engine import Engine
-from perfwatch.text import say
+from perfwatch.text import duration, say
 
 AFTER_SECONDS = 1.0  # beyond the moment at which a suspicion is decided
 MOST_ROUNDS = 4
@@ -38,7 +38,7 @@ def until_clear(
         bar: shows the progress.
     """
     waited = 0.0
-    with bar(stream, f"{len(engine.hosts)} hosts look for {question.seconds:.0f} s") as advance:
+    with bar(stream, f"{len(engine.hosts)} hosts look for {duration(question.seconds)}") as advance:
         outcome = ask(engine, question, advance)
     for _ in range(MOST_ROUNDS - 1):
         suspect = outcome.verdict.suspect
@@ -47,7 +47,7 @@ def until_clear(
         pause = max(0.0, suspect.decides_in_seconds - question.seconds) + AFTER_SECONDS
         if waited + pause > question.patience_seconds + AFTER_SECONDS:
             break
-        say(stream, f"{outcome.verdict.summary}; decides in {suspect.decides_in_seconds:.0f} s")
+        say(stream, f"{outcome.verdict.summary}; decides in {duration(suspect.decides_in_seconds)}")
         waited += pause
         try:
             wait(pause)

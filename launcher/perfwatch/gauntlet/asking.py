@@ -34,7 +34,16 @@ def attach(
     conditions: Conditions, pid: int, session: Path, interrupted: Callable[[], bool], show: bool = False
 ) -> Answer:
     """``perfwatch attach PID --json``; what it says on stderr is shown, or kept beside the session."""
-    arguments = ("attach", str(pid), "--json", "--session", str(session), *conditions.patience_option)
+    arguments = (
+        "attach",
+        str(pid),
+        "--json",
+        "--json-version",
+        "1",
+        "--session",
+        str(session),
+        *conditions.patience_option,
+    )
     return _ask(conditions, arguments, session.parent, interrupted, show)
 
 
@@ -62,7 +71,7 @@ def follow(
             break
     seconds = time.monotonic() - begun
     final = ("--final",) if program.ended(0.0) else ()
-    arguments = ("replay", str(session), "--json", *final)
+    arguments = ("replay", str(session), "--json", "--json-version", "1", *final)
     return replace(_ask(conditions, arguments, session.parent, interrupted), seconds=seconds)
 
 

@@ -5,6 +5,7 @@ path in the calling process: a look at a path can hang for ever, so it is done i
 """
 
 import os
+import pwd
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 # A healthy disk answers mkdir within milliseconds, a busy one within a second; a dead NFS server never does.
 DEADLINE_SECONDS = 2.0
+USER_SECONDS = 0.5  # a directory service that takes longer is not waited for
 
 # File systems that wait for another machine or for a user process. Local exceptions of the fuse family follow.
 REMOTE_FILESYSTEMS = frozenset(
@@ -89,6 +91,24 @@ def this_machine() -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         boot_id=boot_id,
     )
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or ``uid 1001``; for a killable child, as the answer may come over the network."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def user_of(uid: int | None, child: Caller) -> str | None:
+    """The name of a user; the number where no name comes at once, None where not even that is known."""
+    if uid is None:
+        return None
+    try:
+        return child.call(user_name, uid, deadline_seconds=USER_SECONDS)
+    except Unavailable:
+        return f"uid {uid}"
 
 
 def session_name(created: float, pid: int) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 from perfwatch.recording.segments import EVENTS, Segments
 from perfwatch.recording.writer_process import END, LETTERS, PIN, PIPE_BYTES, SESSION, News, OpenFiles, become_writer
+from perfwatch.text import duration
 from perfwatch_probes.deadline import fork_with_pipes
 
 QUEUE_BYTES = 4 * 2**20  # about 20,000 readings: minutes of a normal job
@@ -101,7 +102,7 @@ class Writer:
         if self._gave_up:
             return self._gave_up
         if self.stalled_seconds >= STALLED_SECONDS:
-            return f"the disk has not answered for {self.stalled_seconds:.0f} s"
+            return f"the disk has not answered for {duration(self.stalled_seconds)}"
         return self._news.reason or ("the writing process was killed" if self._lost_before else "the disk was too slow")
 
     @property

@@ -1,4 +1,4 @@
-"""The report as one JSON object, schema ``perfwatch.report/1``: the verdict, the events, and the tables of the page."""
+"""The report as one JSON object, schema ``perfwatch.report/2``: the verdict, the events, and the tables of the page."""
 
 import msgspec
 
@@ -6,12 +6,13 @@ from perfwatch.headroom.session import GOES_ON
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.headroom import of_story
+from perfwatch.report.json import as_object
 from perfwatch.report.lanes import fitted, lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, probes, threads
 from perfwatch.report.waiting import waiting_lines
 
-SCHEMA = "perfwatch.report/1"
+SCHEMA = "perfwatch.report/2"
 
 
 def as_document(story: Story) -> str:
@@ -22,8 +23,8 @@ def as_document(story: Story) -> str:
         "session": story.recording.session,
         "judged_at": story.at,
         "ended_at": story.recording.end,
-        "verdict": story.verdict,
-        "lived": story.lived,
+        "verdict": as_object(story.verdict),
+        "lived": None if story.lived is None else as_object(story.lived),
         "events": [
             {"at": one.at, "kind": one.kind, "text": one.text, "facts": one.facts} for one in story.recording.events
         ],

@@ -66,7 +66,7 @@ FORMATS: tuple[Format, ...] = (
     Format("html", ".html", False, "one page that opens in any browser, without a network", _html),
     Format("md", ".md", True, "to paste into a chat or an issue", _markdown),
     Format("text", ".txt", True, "for a terminal or a mail", _text),
-    Format("json", ".json", True, "for programs: perfwatch.report/1", _json),
+    Format("json", ".json", True, "for programs: perfwatch.report/2", _json),
     Format("perfetto", ".pftrace", False, "everything on one timeline, for ui.perfetto.dev", _perfetto),
     Format(
         "speedscope", ".speedscope.json", False, "the lines that the GPU waits for, for speedscope.app", _speedscope

@@ -15,7 +15,7 @@ from perfwatch.recording import archive
 from perfwatch.recording.recording import load
 from perfwatch.report.console import console
 from perfwatch.report.story import Story, tell_whole
-from perfwatch.text import clean, short_time
+from perfwatch.text import clean, duration
 
 MOST_SHARES = 10
 
@@ -56,7 +56,7 @@ class HeadroomReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the parts from top to bottom; an empty part is left out."""
         found = self.headroom
-        step = f"a step of {short_time(found.step_seconds)}" if found.step_seconds else "a step"
+        step = f"a step of {duration(found.step_seconds, 3)}" if found.step_seconds else "a step"
         card = f" on {clean(found.card)}" if found.card else ""
         yield Text(f"{step}{card}, from {found.seen_from}: {clean(found.source)}", style="bold", overflow="fold")
         yield from self._shares()
@@ -85,7 +85,7 @@ class HeadroomReport:
         table.add_column(justify="right", no_wrap=True)
         shown = self.headroom.shares[:MOST_SHARES]
         for one in shown:
-            table.add_row(_named(one), f"{one.share:.1%}", short_time(one.seconds) if one.seconds else "")
+            table.add_row(_named(one), f"{one.share:.1%}", duration(one.seconds, 3) if one.seconds else "")
         rest = sum(one.share for one in self.headroom.shares[MOST_SHARES:])
         if rest > 0:
             table.add_row("the rest", f"{rest:.1%}", "")

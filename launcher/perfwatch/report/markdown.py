@@ -6,9 +6,18 @@ from collections.abc import Iterable, Iterator
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
 from perfwatch.report.headroom import headroom_lines
+from perfwatch.report.sentences import (
+    culprit_text,
+    culprit_title,
+    culprits_of,
+    evidence_of,
+    footer,
+    links_of,
+    lived_text,
+    not_seen,
+)
 from perfwatch.report.stacks import FoldedGroup, folded
-from perfwatch.report.story import Story, conditions, probes
-from perfwatch.report.terminal import culprit_text, link_text, lived_text
+from perfwatch.report.story import Story, about, conditions, probes
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.text import clean, duration
 from perfwatch.verdict import confidence_word
@@ -28,25 +37,29 @@ def _lines(story: Story) -> Iterator[str]:
     verdict = story.verdict
     cause = f" {_code(verdict.cause)}" if verdict.cause else ""
     cause += f" ({_code(verdict.sub_cause)}, retry: {escaped(verdict.retry or 'unknown')})" if verdict.sub_cause else ""
-    silent = "" if verdict.silent_seconds is None else f", silent for {duration(verdict.silent_seconds)}"
+    silent = "" if verdict.silent_seconds is None else f", for {duration(verdict.silent_seconds)}"
+    silent = f", {story.lasted}" if story.lasted else silent
     yield f"**{escaped(verdict.state.upper())}**{cause} — confidence: {confidence_word(verdict.confidence)}{silent}"
     yield ""
     yield f"> {escaped(verdict.summary)}"
+    yield from ("", escaped("; ".join(f"{name} {value}" for name, value in about(story.recording))))
     if story.lived is not None:
         yield from ("", escaped(lived_text(story.lived)))
-    yield from _list("To blame", [escaped(culprit_text(one)) for one in verdict.culprits])
+    yield from _list(
+        culprit_title(verdict).capitalize(), [escaped(culprit_text(one)) for one in culprits_of(verdict.culprits)]
+    )
     if verdict.wait_chain:
-        yield from ("", "**Waits**", "")
-        for link in verdict.wait_chain[:MOST_LINKS]:
-            yield f"{'  ' * min(link.depth, MOST_LINKS)}- {escaped(link_text(link))}"
+        yield from ("", "**Blocked on**", "")
+        for depth, text in links_of(verdict.wait_chain)[:MOST_LINKS]:
+            yield f"{'  ' * min(depth, MOST_LINKS)}- {escaped(text)}"
     if verdict.evidence:
         yield ""
         yield from _table(
-            ("witness", "of", "claim", "observed", "healthy would be"),
-            ((one.witness, one.entity, one.claim, one.observed, one.expected) for one in verdict.evidence),
+            ("source", "of", "observation", "observed", "expected"),
+            ((one.witness, of, one.claim, one.observed, one.expected) for one, of in evidence_of(verdict.evidence)),
         )
-    yield from _list("Rather than", [f"{_code(one.cause)}: {escaped(one.refuted_by)}" for one in verdict.alternatives])
-    yield from _list("Not seen", [f"{_code(one.witness)}: {escaped(one.reason)}" for one in verdict.missing])
+    yield from _list("Ruled out", [f"{_code(one.cause)}: {escaped(one.refuted_by)}" for one in verdict.alternatives])
+    yield from _list("Not observed", [escaped(one) for one in not_seen(verdict.missing)])
     yield from _list("Next", [_code(one) for one in verdict.next])
     waited = off_gpu(story.case)
     if waited is not None:
@@ -63,12 +76,9 @@ def _lines(story: Story) -> Iterator[str]:
         yield from _table(("after", "what", "text"), ((duration(one.at), one.kind, one.text) for one in events))
     yield ""
     yield from _table(("measured", "on"), conditions(story))
-    cost = verdict.observer_cost
-    dearest = ", ".join(f"{one.probe} {one.cpu_seconds:.2f} s" for one in probes(story)[:3])
+    dearest = ", ".join(f"{one.probe} {duration(one.cpu_seconds, 3)}" for one in probes(story)[:3])
     yield ""
-    yield f"Looking cost {cost.cpu_seconds:.2f} s of CPU and {cost.stack_dumps} stack dumps" + (
-        f" ({escaped(dearest)})" if dearest else ""
-    )
+    yield escaped(footer(verdict)) + (f" (most: {escaped(dearest)})" if dearest else "")
 
 
 def _list(title: str, lines: list[str]) -> Iterator[str]:

@@ -6,10 +6,12 @@ from typing import Protocol, TypeVar
 
 from perfwatch.errors import UsageError
 from perfwatch.recording.recording import Event, Recording
+from perfwatch.text import duration
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import ProcessEnded
 
 PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of
+LASTING = ("hung", "slow", "busy")  # states that have a beginning and an end
 EXPLAINS_THE_END = ("hung", "slow")  # states of a living job after which its end is no news
 
 
@@ -42,6 +44,54 @@ def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, V
     if end.verdict.state != "gone" or (ended_well and not unknown):
         return living, None
     return end, None if ended_well or living.verdict.state == "gone" else living.verdict
+
+
+def lasts(recording: Recording, at: float, verdict: Verdict) -> str:
+    """From when until when the state of a verdict lasted: ``from 05:19:25 until the job ended (4 min 52 s)``; times are UTC.
+
+    Empty where a verdict is on an end, or claims nothing.
+
+    Args:
+        recording: all of it.
+        at: when the verdict was made, in seconds after the start.
+    """
+    if verdict.state not in LASTING:
+        return ""
+    events = [one for one in recording.events if one.kind in ("verdict", "retraction")]
+    before = [one for one in events if one.at <= at]
+    others = (one.at for one in before if one.kind == "retraction" or _state(one) != verdict.state)
+    since = max(others, default=0.0)
+    first = min((one.at - _silent(one.verdict) for one in before if one.at > since), default=at)
+    begun = min(first, at - _silent(verdict))  # before the recording, where the kernel remembers
+    changed = [one for one in events if one.at > at and (one.kind == "retraction" or _state(one) != verdict.state)]
+    ended = _ended(recording)
+    end = min([one.at for one in changed] + ([] if ended is None else [ended]), default=recording.end)
+    if ended is not None and end >= ended:
+        until = "until the job ended"
+    else:
+        until = f"until {_clock(recording, end)}" if changed else "until the end of the recording"
+    day = (
+        ""
+        if _moment(recording, begun).date() == _moment(recording, end).date()
+        else f"{_moment(recording, begun):%Y-%m-%d} "
+    )
+    return f"from {day}{_clock(recording, begun)} {until} ({duration(max(0.0, end - begun))})"
+
+
+def _state(event: Event) -> str:
+    return event.verdict.state if event.verdict is not None else ""
+
+
+def _silent(verdict: Verdict | None) -> float:
+    return (verdict.silent_seconds or 0.0) if verdict is not None else 0.0
+
+
+def _clock(recording: Recording, at: float) -> str:
+    return f"{_moment(recording, at):%H:%M:%S}"
+
+
+def _moment(recording: Recording, at: float) -> datetime:
+    return datetime.fromtimestamp(recording.session.created + at, timezone.utc)
 
 
 def last_living_moment(recording: Recording) -> float:
@@ -110,6 +160,6 @@ def parse_moment(text: str, recording: Recording) -> float:
         first, last = (datetime.fromtimestamp(created + moment, timezone.utc) for moment in (0, recording.end))
         raise UsageError(
             f"--at {text} is outside the recording",
-            f"it covers 0 to {recording.end:.1f} s ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
+            f"it covers 0 to {duration(recording.end)} ({first:%Y-%m-%dT%H:%M:%SZ} to {last:%Y-%m-%dT%H:%M:%SZ})",
         )
     return at

@@ -17,9 +17,9 @@ from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
 from perfwatch.report.lanes import lanes_of
+from perfwatch.report.sentences import culprits_of, evidence_of, footer, links_of, lived_text
 from perfwatch.report.stacks import folded
-from perfwatch.report.story import Story, conditions, efficiency, probes, threads
-from perfwatch.report.terminal import culprit_text, link_text, lived_text
+from perfwatch.report.story import Story, about, conditions, efficiency, probes, threads
 from perfwatch.report.timeline import timeline
 from perfwatch.report.waiting import flame, waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
@@ -46,8 +46,8 @@ def as_page(story: Story) -> str:
         story=story,
         verdict=story.verdict,
         lived=None if story.lived is None else lived_text(story.lived),
-        culprits=[culprit_text(one) for one in story.verdict.culprits],
-        chain=[(one.depth, link_text(one)) for one in story.verdict.wait_chain],
+        culprits=culprits_of(story.verdict.culprits),
+        chain=links_of(story.verdict.wait_chain),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(_template("page.css")),
@@ -64,6 +64,9 @@ def as_page(story: Story) -> str:
         more_threads=max(0, len(all_threads) - MOST_THREADS),
         probes=probes(story),
         conditions=conditions(story),
+        about=about(story.recording),
+        evidence=evidence_of(story.verdict.evidence),
+        footer=footer(story.verdict),
         events=events[-MOST_EVENTS:],
         more_events=max(0, len(events) - MOST_EVENTS),
         clock=partial(_clock, story.recording.session.created),

@@ -69,9 +69,13 @@ def _sections(story: Story) -> Iterator[tuple[str, RenderableType]]:
         table = _table("probe", "calls", "CPU", "without an answer", "why")
         for cost in costs:
             table.add_row(
-                cost.probe, str(cost.calls), f"{cost.cpu_seconds:.3f} s", str(cost.failed or ""), shortened(cost.reason)
+                cost.probe,
+                str(cost.calls),
+                f"{duration(cost.cpu_seconds, 3)}",
+                str(cost.failed or ""),
+                shortened(cost.reason),
             )
-        yield "what looking cost", table
+        yield "what perfwatch used", table
     table = _table("", "")
     table.show_header = False
     for name, value in conditions(story):

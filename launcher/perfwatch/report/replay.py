@@ -8,7 +8,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from perfwatch.recording.recording import Recording
-from perfwatch.report.terminal import VerdictReport, lived_text
+from perfwatch.report.moment import lasts
+from perfwatch.report.sentences import lived_text
+from perfwatch.report.story import about
+from perfwatch.report.terminal import VerdictReport
 from perfwatch.text import clean, duration
 from perfwatch.verdict import Verdict
 
@@ -28,11 +31,14 @@ class ReplayReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the origin, the verdict, what was said at the time where that differs, and the outcome."""
-        session = self.recording.session
         yield Text(f"{clean(str(self.folder))}", style="dim", overflow="fold")
-        yield Text(f"{session.mode} on {clean(session.machine.name)}: {clean(' '.join(session.command))}", style="dim")
+        facts = dict(about(self.recording))
+        session = self.recording.session
+        known = "".join(f", {name} {facts[name]}" for name in ("user", "job", "pid", "versions") if name in facts)
+        command = facts.get("command", "no command")
+        yield Text(clean(f"{session.mode} on {session.machine.name}: {command}{known}"), style="dim", overflow="fold")
         yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
-        yield VerdictReport(self.verdict)
+        yield VerdictReport(self.verdict, lasts(self.recording, self.at, self.verdict))
         if self.lived is not None:
             yield Text(clean(lived_text(self.lived)))
         yield from self._then()

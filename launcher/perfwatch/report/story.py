@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfwatch.postmortem import judge
 from perfwatch.recording.recording import Recording
-from perfwatch.report.moment import told_first
+from perfwatch.report.moment import lasts, told_first
 from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
@@ -15,6 +15,7 @@ from perfwatch.triage.questions import has_ended, show, user_frame
 from perfwatch.verdict import Spread, Verdict
 from perfwatch_probes import readings as r
 
+JOB_IDS = {"SLURM_JOB_ID": "Slurm", "FLUX_JOB_ID": "Flux", "TORCHELASTIC_RUN_ID": "torchelastic run"}
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
 
 
@@ -40,6 +41,11 @@ class Story:
         if self.at >= end:
             return self.case
         return Case(History(self.recording.records, end), self.recording.session, self.recording.events)
+
+    @cached_property
+    def lasted(self) -> str:
+        """From when until when the state lasted, in words."""
+        return lasts(self.recording, self.at, self.verdict)
 
     @property
     def title(self) -> str:
@@ -75,6 +81,29 @@ class ProbeLine:
     longest_seconds: float
     failed: int
     reason: str
+
+
+def about(recording: Recording) -> list[tuple[str, str]]:
+    """Which job this is, whose, where, and with which versions, as far as was seen: name and value."""
+    session = recording.session
+    processes = [one.reading for one in recording.records if isinstance(one.reading, r.Process)]
+    software = next((one.reading for one in recording.records if isinstance(one.reading, r.Software)), None)
+    uids = {one.uid for one in processes if one.pid in session.root_pids and one.uid is not None}
+    user = session.conditions.get("user") or ", ".join(f"uid {uid}" for uid in sorted(uids))
+    variables = {name: value for one in processes for name, value in one.environment.items()}
+    jobs = [f"{what} {variables[name]}" for name, what in JOB_IDS.items() if variables.get(name)]
+    parts = [("torch", "torch"), ("cuda", "CUDA"), ("nccl", "NCCL"), ("python", "Python")]
+    versions = [f"{what} {getattr(software, name)}" for name, what in parts if getattr(software, name, None)]
+    facts = [
+        ("command", " ".join(session.command)),
+        ("user", str(user)),
+        ("job", ", ".join(jobs)),
+        ("host", session.machine.name),
+        ("pid", ", ".join(map(str, session.root_pids))),
+        ("versions", ", ".join(versions)),
+        ("watched by", f"perfwatch {session.version}, {session.mode}"),
+    ]
+    return [(name, value) for name, value in facts if value]
 
 
 def tell(folder: Path, recording: Recording, at: float) -> Story:
@@ -147,13 +176,16 @@ def conditions(story: Story) -> list[tuple[str, str]]:
     """How it was measured: what a figure depends on, as name and value."""
     session, machine = story.recording.session, story.recording.session.machine
     facts = [
-        ("command", " ".join(session.command)),
+        *about(story.recording),
         ("machine", f"{machine.name}, {machine.cpus} CPUs, {machine.memory_bytes / 2**30:,.0f} GiB"),
         ("kernel", f"{machine.kernel} {machine.architecture}"),
-        ("watched by", f"perfwatch {session.version}, {session.mode}"),
         ("watched for", f"{duration(story.recording.end)}; judged at {duration(story.at)}"),
     ]
-    facts += [(name.replace("_", " "), str(value)) for name, value in session.conditions.items() if value is not None]
+    facts += [
+        (name.replace("_", " "), str(value))
+        for name, value in session.conditions.items()
+        if value is not None and name != "user"
+    ]
     history = story.case.history
     for key in history.entities(r.Gpu):
         seen = history.latest(r.Gpu, *key)

@@ -4,8 +4,7 @@
 before it is shown, and nothing is shown that the verdict does not hold.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -13,10 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from perfwatch.report.sentences import also_lines, culprit_title, culprits_of, evidence_of, footer, links_of, not_seen
 from perfwatch.text import clean, duration
-from perfwatch.verdict import IT_RUNS, Culprit, Link, Missing, Verdict, confidence_word, doing
+from perfwatch.verdict import (
+    Verdict,
+    confidence_word,
+)
 
-_NUMBER = re.compile(r"\d+")
 STYLES = {
     "hung": "bold red",
     "gone": "bold red",
@@ -25,7 +27,7 @@ STYLES = {
     "busy": "bold cyan",
     "healthy": "bold green",
 }
-BLAMELESS = ("busy", "healthy", "inconclusive")  # nobody did anything wrong, or it is not known
+WIDEST_WITNESS = 16
 # One screen has 24 lines on the oldest terminal: the rest is in --json.
 MOST_CULPRITS, MOST_LINKS, MOST_EVIDENCE, MOST_ALTERNATIVES, MOST_MISSING, MOST_NEXT = 4, 8, 6, 2, 3, 3
 
@@ -35,6 +37,7 @@ class VerdictReport:
     """One verdict, ready to be printed: ``console.print(VerdictReport(verdict))``."""
 
     verdict: Verdict
+    lasted: str = ""  # in a recording: from when until when, in place of how long it had lasted when it was judged
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the parts from top to bottom; an empty part is left out."""
@@ -43,24 +46,17 @@ class VerdictReport:
         yield Text(clean(verdict.summary))
         if verdict.suspect:
             yield Text(self._countdown(), style="magenta")
-        yield from _listed(
-            "where" if verdict.state in BLAMELESS else "to blame",
-            [culprit_text(one) for one in verdict.culprits],
-            MOST_CULPRITS,
-        )
+        yield from self._culprits()
         yield from self._chain(options.ascii_only)
         yield from self._evidence()
         yield from _listed(
-            "rather than", [f"{one.cause}: {one.refuted_by}" for one in verdict.alternatives], MOST_ALTERNATIVES
+            "ruled out", [f"{one.cause}: {one.refuted_by}" for one in verdict.alternatives], MOST_ALTERNATIVES
         )
-        yield from _listed(
-            "not seen",
-            not_seen(verdict.missing),
-            MOST_MISSING,
-        )
+        yield from _listed("also", also_lines(verdict), MOST_ALTERNATIVES)
+        yield from _listed("not observed", not_seen(verdict.missing), MOST_MISSING)
         yield from _listed("retry", [verdict.retry] if verdict.retry else [], 1)
         yield from _listed("next", list(verdict.next), MOST_NEXT, style="bold")
-        yield Text(self._footer(), style="dim")
+        yield Text(footer(verdict), style="dim")
 
     def _headline(self) -> Text:
         verdict = self.verdict
@@ -72,10 +68,12 @@ class VerdictReport:
             line.append(f" ({clean(verdict.sub_cause)})", "bold")
         if verdict.confidence > 0.0:
             line.append(f"  (confidence: {confidence_word(verdict.confidence)})")
-        if verdict.silent_seconds is not None:
+        if self.lasted:
+            line.append(f"  {self.lasted}")
+        elif verdict.silent_seconds is not None:
             line.append(f"  for {duration(verdict.silent_seconds)}")
         if verdict.owner != "unknown":
-            line.append(f"  ({clean(verdict.owner.replace('_', ' '))})", "dim")
+            line.append(f"  (usually fixed in: {clean(verdict.owner.replace('_', ' '))})", "dim")
         return line
 
     def _countdown(self) -> str:
@@ -91,109 +89,60 @@ class VerdictReport:
             f"{duration(suspect.decides_in_seconds)}; silent for {duration(suspect.silent_seconds)} so far"
         )
 
+    def _culprits(self) -> Iterator[RenderableType]:
+        blamed = culprits_of(self.verdict.culprits)
+        title = culprit_title(self.verdict)
+        for number, one in enumerate(blamed[:MOST_CULPRITS]):
+            yield _row(title if number == 0 else "", Text(clean(one.who)))
+            if one.where:
+                yield _row("", Text(clean(one.where)))
+            if one.source:
+                yield _row("", Padding(Text(clean(one.source), style="bold"), (0, 0, 0, 4)))
+        if len(blamed) > MOST_CULPRITS:
+            yield _row("", _more(len(blamed) - MOST_CULPRITS))
+
     def _chain(self, ascii_only: bool) -> Iterator[RenderableType]:
-        chain = self.verdict.wait_chain
-        if not chain:
-            return
-        yield Text("waits", style="dim")
+        chain = links_of(self.verdict.wait_chain)
         arrow = "`-> " if ascii_only else "└▸ "
-        for link in chain[:MOST_LINKS]:
-            line = Table.grid()
-            line.add_row(Text(arrow if link.depth else ""), Text(link_text(link)))
-            yield Padding(line, (0, 0, 0, 2 + 3 * max(0, min(link.depth, MOST_LINKS) - 1)))
+        for number, (depth, text) in enumerate(chain[:MOST_LINKS]):
+            line: RenderableType = Text(clean(text))
+            if depth:
+                indented = Table.grid()
+                indented.add_column()
+                indented.add_column(overflow="fold")
+                indented.add_row("   " * (min(depth, MOST_LINKS) - 1) + arrow, line)
+                line = indented
+            yield _row("blocked on" if number == 0 else "", line)
         if len(chain) > MOST_LINKS:
-            yield Text(f"  and {len(chain) - MOST_LINKS} more in --json", style="dim")
+            yield _row("", _more(len(chain) - MOST_LINKS))
 
     def _evidence(self) -> Iterator[RenderableType]:
-        evidence = self.verdict.evidence
-        if not evidence:
-            return
-        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
-        for heading in ("evidence", "of", "shows"):
-            table.add_column(heading, overflow="fold", no_wrap=False)
-        for one in evidence[:MOST_EVIDENCE]:
-            shows = f"{clean(one.claim)}: {clean(one.observed)}"
-            if one.expected:
-                shows += f" (healthy: {clean(one.expected)})"
-            table.add_row(Text(clean(one.witness)), Text(clean(one.entity)), Text(shows))
-        yield table
+        evidence = evidence_of(self.verdict.evidence)
+        width = max((len(one.witness) for one, _ in evidence[:MOST_EVIDENCE]), default=0)
+        for number, (one, entity) in enumerate(evidence[:MOST_EVIDENCE]):
+            line = Table.grid(padding=(0, 2, 0, 0))
+            line.add_column(width=min(width, WIDEST_WITNESS), overflow="fold")
+            line.add_column(overflow="fold")
+            line.add_row(Text(clean(one.witness)), Text(clean(f"{entity}: {one.claim}: {one.observed}")))
+            yield _row("evidence" if number == 0 else "", line)
         if len(evidence) > MOST_EVIDENCE:
-            yield Text(f"  and {len(evidence) - MOST_EVIDENCE} more in --json", style="dim")
+            yield _row("", _more(len(evidence) - MOST_EVIDENCE))
 
-    def _footer(self) -> str:
-        verdict, cost = self.verdict, self.verdict.observer_cost
-        ranks = f"{verdict.coverage.ranks_seen} of {verdict.coverage.world_size or '?'} ranks seen"
-        step = "" if verdict.last_step is None else f", step {verdict.last_step}"
-        paused = f", job paused {cost.target_paused_ms:.0f} ms" if cost.target_paused_ms else ", no pause of the job"
-        return (
-            f"{clean(verdict.at)}, {ranks}{step}; looking cost {cost.cpu_seconds:.2f} s of CPU, "
-            f"{cost.stack_dumps} stack dumps{paused}"
-        )
+
+def _row(heading: str, line: RenderableType) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    table.add_column(style="dim", width=12)
+    table.add_column(overflow="fold", ratio=1)
+    table.add_row(heading, line)
+    return table
+
+
+def _more(count: int) -> Text:
+    return Text(f"and {count} more in --json", style="dim")
 
 
 def _listed(heading: str, lines: list[str], most: int, style: str = "") -> Iterator[RenderableType]:
-    if not lines:
-        return
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", width=11)
-    table.add_column(overflow="fold")
     for number, line in enumerate(lines[:most]):
-        table.add_row(heading if number == 0 else "", Text(clean(line), style=style))
+        yield _row(heading if number == 0 else "", Text(clean(line), style=style))
     if len(lines) > most:
-        table.add_row("", Text(f"and {len(lines) - most} more in --json", style="dim"))
-    yield table
-
-
-def not_seen(missing: Iterable[Missing]) -> list[str]:
-    """What was not seen and why, stacks first: without them most verdicts are worth little. What differs in a number alone is told once."""
-    alike: dict[tuple[str, str], list[Missing]] = {}
-    for one in sorted(missing, key=lambda one: one.witness != "stacks"):
-        alike.setdefault((one.witness, _NUMBER.sub("", one.reason)), []).append(one)
-    lines = []
-    for first, *others in alike.values():
-        more = f" (and {len(others)} more like it)" if others else ""
-        lines.append(f"{first.witness}: {first.reason}{more}" + (f" -> {first.advice}" if first.advice else ""))
-    return lines
-
-
-def culprit_text(one: Culprit) -> str:
-    """Who is to blame, in words; not cleaned."""
-    words = [] if one.rank is None else [f"rank {one.rank}"]
-    program = _program(one)
-    if program:
-        words.append(f"process {one.worker_pid} ({program}) of pid {one.pid}")
-    elif one.worker_pid:
-        words.append(f"worker {one.worker_pid} of pid {one.pid}")
-    elif one.pid:  # of a rank that was seen nowhere there is none
-        words.append(f"pid {one.pid}")
-    if one.gpu is not None:
-        words.append(f"gpu {one.gpu}")
-    if one.host:
-        words.append(f"on {one.host}")
-    if one.thread and one.thread != "MainThread" and not program:
-        words.append(f"thread {one.thread}")
-    return " ".join([", ".join(words)] * bool(words) + [f"in {one.frame}"] * bool(one.frame))
-
-
-def _program(one: Culprit) -> str | None:
-    """The name of a child that runs no Python, as far as was seen: its first thread bears that of the program."""
-    first = one.worker_pid is not None and one.tid == one.worker_pid and one.frame is None
-    return one.thread if first and one.thread != "MainThread" else None
-
-
-def lived_text(verdict: Verdict) -> str:
-    """What the last verdict on the living job was, beside one on its end; not cleaned."""
-    after = "" if verdict.timeline.decided is None else f" (after {duration(verdict.timeline.decided)})"
-    said = f"{verdict.state} {verdict.cause}" if verdict.cause else verdict.state
-    return f"while it lived{after}: {said}, confidence {confidence_word(verdict.confidence)}: {verdict.summary}"
-
-
-def link_text(one: Link) -> str:
-    """One step of the wait chain, in words."""
-    pid = f" (pid {one.pid})" if one.pid else ""  # of a rank that only its files tell of there is none
-    who = f"pid {one.pid}" if one.rank is None else f"rank {one.rank}{pid}"
-    who += f" on {clean(one.host)}" if one.host else ""
-    frame = f" in {clean(one.frame)}" if one.frame else ""
-    rests = one.silent_seconds is not None and one.waits_for != IT_RUNS
-    silent = f", silent for {duration(one.silent_seconds or 0.0)}" if rests else ""
-    return f"{who}{frame} {doing(clean(one.waits_for))}{silent}"
+        yield _row("", _more(len(lines) - most))

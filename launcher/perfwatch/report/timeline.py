@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from perfwatch.report.lanes import MOST_POINTS, Lane, Line, fitted
 from perfwatch.report.marks import ROWS, Mark, marks, states
 from perfwatch.report.story import Story
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.history import median
 
 WIDTH = 20_000  # finer than any screen, coarse enough for short numbers
@@ -165,7 +165,7 @@ def _axis(kind: str, values: Sequence[float]) -> tuple[float, float, tuple[Tick,
 
 
 def _label(kind: str, value: float) -> str:
-    return f"{value:.0f} W" if kind == "watts" else short_time(value) if value else "0"
+    return f"{value:.0f} W" if kind == "watts" else duration(value, 3) if value else "0"
 
 
 def _placed(line: Line, seconds: float, unit: float, height: int) -> list[list[tuple[int, int]]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perfwatch.report.gpu_idle import Awaited, OffGpu
-from perfwatch.text import clean, duration, short_time
+from perfwatch.text import clean, duration
 from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.questions import is_user, show
 
@@ -68,7 +68,7 @@ def waiting_sum(found: OffGpu) -> str:
     whose = f"gpu {rank_ranges(found.cards)}" if found.cards else "the card"
     handed_out = sum(one.idle_seconds for one in found.awaited)
     text = (
-        f"While stacks were sampled ({duration(found.measured_seconds)} of looks at {whose}), no kernel was resident for "
+        f"While stacks were sampled ({duration(found.measured_seconds)} of samples of {whose}), no kernel was resident for "
         f"{duration(found.idle_seconds)}, {found.idle_share:.1%} of the time; the lines below add up to {duration(handed_out)}. "
         f"Over the whole recording it was {found.all_idle_share:.1%}."
     )
@@ -79,7 +79,7 @@ def waiting_sum(found: OffGpu) -> str:
     elif found.idle_share < NEARLY_ALWAYS and found.told_apart < WELL_TOLD_APART:
         text += (
             f" What these lines do is shorter than a look at the card: they explain {found.told_apart:.0%} of the differences "
-            "between looks, and what is left is split by time."
+            "between samples, and what is left is split by time."
         )
     return text
 
@@ -103,7 +103,7 @@ def flame(found: OffGpu) -> list[FlameBox]:
             row=row,
             colour=_colour(box, row),
             told=f"{box.seconds / whole:.1%} of the waiting, {box.seconds / found.measured_seconds:.1%} of the time, "
-            f"{short_time(box.seconds)} in all",
+            f"{duration(box.seconds, 3)} in all",
         )
         for row, box in boxes[:MOST_BOXES]
     ]

@@ -129,7 +129,11 @@ def last_words(status: int, seconds: float) -> str:
     from perfwatch.text import duration  # the launcher is small without it
 
     how = f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-    why = "too short to be watched" if seconds < SHORT_SECONDS else "the summary is late: perfwatch replay tells it"
+    why = (
+        "exited before monitoring started"
+        if seconds < SHORT_SECONDS
+        else "the summary is late; perfwatch replay prints it"
+    )
     return f"{how} after {duration(seconds)}: {why}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from perfwatch.captures.nsight.ncu_session import KIND
 from perfwatch.processes.armed import read_armed
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.questions import cards_of, regimes
@@ -63,11 +63,11 @@ def _resident(history: History, tally: Tally, seconds: float) -> float | None:
 
 
 def _sentence(step_seconds: float, steps: int, resident: float | None) -> str:
-    step = f"under ncu a step takes {short_time(step_seconds)} (p50 of {steps:,} steps)"
+    step = f"under ncu a step takes {duration(step_seconds, 3)} (p50 of {steps:,} steps)"
     if resident is None:
         return f"{step}, until the job ends"
     least = step_seconds * min(1.0, resident)
     return (
-        f"{step}; kernels run for {resident:.0%} of the time, so a step without ncu takes {short_time(least)} at least, "
-        f"and ncu costs at most {short_time(step_seconds - least)} a step until the job ends"
+        f"{step}; kernels run for {resident:.0%} of the time, so a step without ncu takes {duration(least, 3)} at least, "
+        f"and ncu costs at most {duration(step_seconds - least, 3)} a step until the job ends"
     )

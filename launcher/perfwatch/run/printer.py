@@ -4,12 +4,14 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import time
 from collections import deque
 from typing import NoReturn
 
 from perfwatch.processes import linux
 
+ERASE = b"\r\x1b[K"  # the bar, which is drawn again below
 MOST_WAITING = 64  # behind a stderr that nobody reads; what comes after is in the session only
 
 
@@ -68,9 +70,22 @@ def write_if_room(text: bytes) -> None:
             os.write(2, text)
 
 
+def _to_a_new_line() -> bytes:
+    """What brings us to the start of a line if the job's progress bar stands on it; of a pipe nobody knows what was written last."""
+    with contextlib.suppress(OSError):
+        if os.isatty(2):
+            return ERASE
+        here = os.fstat(2)
+        if stat.S_ISREG(here.st_mode) and here.st_size:
+            ours = os.open("/proc/self/fd/2", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            return b"" if os.pread(ours, 1, here.st_size - 1) == b"\n" else b"\n"
+    return b""
+
+
 def _write(launcher: int, text: bytes) -> NoReturn:
     try:
         linux.die_with_parent(launcher)
+        text = _to_a_new_line() + text
         while text:
             text = text[os.write(2, text) :]
     finally:

@@ -77,7 +77,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
             printer.finish(WORDS_SECONDS)
     except Exception as error:  # a bug of ours, or a descriptor too few: the job is what counts
         if not request.quiet:
-            printer.say(f"perfwatch: the launcher failed: {reason(error)}; the job goes on unwatched")
+            printer.say(f"perfwatch: the launcher failed: {reason(error)}; the job continues without monitoring")
         reaped = supervisor.status if supervisor is not None else None
         status = wait_plainly(child) if reaped is None else reaped
         with contextlib.suppress(Exception):
@@ -243,7 +243,7 @@ class Supervisor:
                 how = (
                     f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
                 )
-                self._printer.say(f"perfwatch: the watcher ended early ({how}); the job goes on unwatched")
+                self._printer.say(f"perfwatch: the watcher ended early ({how}); the job continues without monitoring")
 
     def _listen(self) -> None:
         if self._channel is None:
@@ -323,7 +323,7 @@ def _become_watcher(launcher: int, channel: Channel, place: Place, request: Requ
         watch(channel, place, request, child)
         status = 0
     except Exception as error:
-        said = f"perfwatch: the watcher failed: {reason(error)}; the job goes on unwatched"
+        said = f"perfwatch: the watcher failed: {reason(error)}; the job continues without monitoring"
         channel.send({"say": said, "failed": True})
     finally:
         with contextlib.suppress(Exception):  # where the launcher is still there, it leaves after us

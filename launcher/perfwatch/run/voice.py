@@ -6,6 +6,7 @@ It says them to the launcher, whose printers write them.
 from collections import deque
 
 from perfwatch.processes.channel import Channel
+from perfwatch.report.sentences import culprit_text, culprit_title, culprits_of, evidence_of
 from perfwatch.text import clean
 from perfwatch.verdict import Verdict, confidence_word
 from perfwatch.watching.news import News
@@ -16,7 +17,7 @@ UNREMARKABLE = (
 )  # nobody needs to be told, unless it takes something back, or keeps other ranks waiting
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 MOST_SAID = 64  # of which the summary shows the last few
-MOST_EVIDENCE = 5
+MOST_CULPRITS, MOST_EVIDENCE = 2, 5
 
 
 class Voice:
@@ -26,7 +27,7 @@ class Voice:
         channel: our end of the line to it.
 
     Attributes:
-        said: what was told of the job, oldest first, each with what it was: suspected, told or retracted.
+        said: what was told of the job, oldest first, each with what it was: suspected, reported or retracted.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -48,7 +49,7 @@ class Voice:
         elif news.verdict.state not in UNREMARKABLE or self._is_new_to_those_who_wait(news.verdict):
             self.say(short(news.verdict))
             cause = news.verdict.cause or "no cause named"
-            self.said.append(("told", f"{news.verdict.state}: {cause} ({news.text})"))
+            self.said.append(("reported", f"{news.verdict.state}: {cause} ({news.text})"))
 
     def _is_new_to_those_who_wait(self, verdict: Verdict) -> bool:
         """Whether ranks have waited for a good while for another one that works; of each function once, for it may come back."""
@@ -63,6 +64,9 @@ class Voice:
 def short(verdict: Verdict) -> str:
     """A verdict in a few lines: what, how sure, the evidence, what next."""
     lines = [f"{verdict.state.upper()}: {verdict.summary} (confidence: {confidence_word(verdict.confidence)})"]
-    lines += [f"  {one.entity}: {one.claim}: {one.observed}" for one in verdict.evidence[:MOST_EVIDENCE]]
+    lines += [
+        f"  {culprit_title(verdict)}: {culprit_text(one)}" for one in culprits_of(verdict.culprits)[:MOST_CULPRITS]
+    ]
+    lines += [f"  {of}: {one.claim}: {one.observed}" for one, of in evidence_of(verdict.evidence)[:MOST_EVIDENCE]]
     lines += [f"  next: {step}" for step in verdict.next[:1]]
     return "\n".join(lines)

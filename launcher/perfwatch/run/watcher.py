@@ -25,7 +25,7 @@ from perfwatch.processes.control import ControlServer
 from perfwatch.processes.place import LEAVE_SECONDS, Place, roots
 from perfwatch.recording.recording import CAPTURE_BEGUN, TERMINATES
 from perfwatch.recording.redaction import redact_command
-from perfwatch.recording.session import Session, this_machine
+from perfwatch.recording.session import Session, this_machine, user_of
 from perfwatch.run.dumps import keep_dumps
 from perfwatch.run.first_steps import FirstSteps
 from perfwatch.run.leftovers import Leftovers
@@ -67,10 +67,10 @@ class Watcher:
         self._channel, self._place, self._clock = channel, place, clock
         self._voice = Voice(channel)
         self._say = self._voice.say
-        self._began, self._session = clock(), _session(request, child)
+        self._began, looker = clock(), KillableChild()
         self._server = ControlServer(place.control, lambda asked: self._guarded(lambda: self._answer(asked), FAILED))
-        looker = KillableChild()
         try:
+            self._session = _session(request, child, user_of(os.getuid(), looker))
             self._recorder, folder, self._unrecorded = open_recorder(request.session, self._session, looker)
         finally:
             looker.close()
@@ -260,7 +260,7 @@ class Watcher:
             return otherwise
 
 
-def _session(request: Request, child: int) -> Session:
+def _session(request: Request, child: int, user: str | None) -> Session:
     return Session(
         version=__version__,
         created=time.time(),
@@ -268,5 +268,5 @@ def _session(request: Request, child: int) -> Session:
         machine=this_machine(),
         command=redact_command(request.command),
         root_pids=(child,),
-        conditions={**request.model, "patience_seconds": request.patience_seconds},
+        conditions={**request.model, "patience_seconds": request.patience_seconds, "user": user},
     )

@@ -57,7 +57,7 @@ def capture_watched(
             if "outcome" in answer:
                 return msgspec.convert(answer["outcome"], Outcome)
             if not answer["ok"]:
-                raise CaptureFailed(answer["error"], "perfwatch capture KIND PID asks again")
+                raise CaptureFailed(answer["error"], "perfwatch capture KIND PID polls")
             if answer.get("said", said) != said:
                 said = answer["said"]
                 tell(said)

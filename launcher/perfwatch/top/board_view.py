@@ -245,4 +245,4 @@ def _percent(share: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f} s" if value < 10 else duration(value)
+    return "-" if value is None else f"{duration(value, 3)}" if value < 10 else duration(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch_probes.readings import HostShare, TorchTrace
 
 WORTH_TELLING = 0.02  # of the window, or of the card's time
@@ -45,14 +45,14 @@ def _one(trace: TorchTrace) -> list[str]:
 
 def _steps(trace: TorchTrace) -> str:
     if trace.step_seconds is None:
-        return f"{trace.steps} optimizer steps in {short_time(trace.window_seconds)}"
+        return f"{trace.steps} optimizer steps in {duration(trace.window_seconds, 3)}"
     phases = _listed({name: seconds / trace.step_seconds for name, seconds in trace.phases.items()})
-    return f"{trace.steps} steps of {short_time(trace.step_seconds)}: {phases}"
+    return f"{trace.steps} steps of {duration(trace.step_seconds, 3)}: {phases}"
 
 
 def _card(trace: TorchTrace) -> str:
     kernels = f"; {trace.kernels_in_step:,.0f} kernels a step" if trace.kernels_in_step else ""
-    size = f" of {short_time(trace.kernel_seconds)}" if trace.kernel_seconds and kernels else ""
+    size = f" of {duration(trace.kernel_seconds, 3)}" if trace.kernel_seconds and kernels else ""
     return f"the GPU is busy {trace.gpu_busy_share:.0%} of the time: {_listed(trace.families)}{kernels}{size}"
 
 
@@ -100,7 +100,7 @@ def _findings(trace: TorchTrace) -> list[str]:
     syncs = [one for one in trace.syncs if one.seconds > WORTH_TELLING * trace.window_seconds]
     if syncs:
         places = ", ".join(
-            f"{one.where or one.call} ({one.count} times, {short_time(one.seconds)})" for one in syncs[:MOST_TOLD]
+            f"{one.where or one.call} ({one.count} times, {duration(one.seconds, 3)})" for one in syncs[:MOST_TOLD]
         )
         lines.append(f"the host waits for the card at {places}")
     if (trace.full_precision_gemm_share or 0.0) > WORTH_TELLING:
@@ -119,7 +119,7 @@ def _beside(trace: TorchTrace, first: TorchTrace) -> str:
     """One more rank in a line."""
     parts = []
     if trace.step_seconds is not None:
-        parts.append(f"steps of {short_time(trace.step_seconds)}")
+        parts.append(f"steps of {duration(trace.step_seconds, 3)}")
     if trace.gpu_busy_share is not None:
         parts.append(f"GPU busy {trace.gpu_busy_share:.0%}")
         parts.append(f"{trace.exposed_communication_share or 0.0:.0%} exposed communication")
@@ -136,4 +136,4 @@ def _listed(shares: Mapping[str, float]) -> str:
 
 
 def _hosts(entries: Sequence[HostShare]) -> str:
-    return ", ".join(f"{one.name} ({short_time(one.seconds)})" for one in entries[:3])
+    return ", ".join(f"{one.name} ({duration(one.seconds, 3)})" for one in entries[:3])

@@ -13,7 +13,7 @@ from perfwatch.triage.ends.gone import called, unproven
 from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
-from perfwatch.triage.hang import silent_seconds, who
+from perfwatch.triage.hang import silent_seconds, stacks_of, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
@@ -23,9 +23,12 @@ from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.shares.startup import NOT_BY_SHARES, beginning
 from perfwatch.triage.shares.traced import sharpened
+from perfwatch.triage.words.code import place_of
 from perfwatch.verdict import (
+    IT_RUNS,
+    NAPS,
+    SLEEP,
     Abstention,
-    Alternative,
     Coverage,
     Efficiency,
     Finding,
@@ -35,7 +38,6 @@ from perfwatch.verdict import (
     Suspect,
     Timeline,
     Verdict,
-    confidence_word,
     doing,
 )
 from perfwatch_probes.readings import CaptureWindow, Stack
@@ -44,7 +46,8 @@ SURE = Level.MEDIUM  # a finding below this is a suspicion, not a verdict
 SHOWN = 4
 SHOWN_LINKS = 12
 RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
-DUMP = re.compile(r"py-spy dump .*--pid (\d+)$")
+DUMP = re.compile(r"perfwatch capture stacks (\d+)( --native)?$")
+TELLING = (IT_RUNS, SLEEP, NAPS)  # what a thread does is said with it
 UNNAMED = "unknown"  # in place of a cause, where none can be told
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
 MOVING = ("slow", "healthy")  # states that a job which may be hung cannot be called yet
@@ -94,7 +97,22 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
         findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
     if unproven(case):  # well it may be, and end as the last one did
         findings = [one for one in findings if one.state != "healthy"]
-    return _verdict(case, findings, tuple(dict.fromkeys(missing)))
+    return _placed(case, _verdict(case, findings, tuple(dict.fromkeys(missing))))
+
+
+def _placed(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict with the full path, the line and the text of it beside each frame that some stack shows."""
+    return msgspec.structs.replace(
+        verdict,
+        culprits=tuple(
+            msgspec.structs.replace(one, place=place_of(case.history, one.frame, one.worker_pid or one.pid, one.tid))
+            for one in verdict.culprits
+        ),
+        wait_chain=tuple(
+            msgspec.structs.replace(one, place=place_of(case.history, one.frame, one.pid, one.tid))
+            for one in verdict.wait_chain
+        ),
+    )
 
 
 def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
@@ -156,16 +174,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
     if chosen is None:
         return _inconclusive(case, findings, suspected, missing)
     others = [f for f in findings if f is not chosen]
-    also = tuple(
-        Alternative(
-            cause=f.cause,
-            refuted_by=f"also seen ({confidence_word(f.confidence)}), but {chosen.cause} explains it first",
-        )
-        for f in others
-        if f.state == chosen.state
-    )
-    seen_too = {one.cause for one in also}  # what was seen as well is not refuted
-    refuted = tuple(one for one in chosen.alternatives if one.cause not in seen_too)
+    matching = {one.cause for one in others if one.state == chosen.state}  # not refuted: they stand in ``findings``
     onset = None if chosen.silent_seconds is None else _clock(case, case.at - chosen.silent_seconds)
     return msgspec.structs.replace(
         _resting_on(case, chosen, missing),
@@ -177,7 +186,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
         confidence=chosen.confidence,
         summary=chosen.summary,
         onset=onset,
-        alternatives=(refuted + also)[:SHOWN],
+        alternatives=tuple(one for one in chosen.alternatives if one.cause not in matching)[:SHOWN],
         findings=tuple(others[:SHOWN]),
     )
 
@@ -296,13 +305,14 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         confidence=0.0 if suspect is None else float(Level.LOW),
         suspect=suspect,
         silent_seconds=None if suspect is None else suspect.silent_seconds,
-        summary=f"no cause can be named: {who(chain)} {doing(chain.awaited)} ({case.progress[rank].basis})",
+        summary=f"no cause fits so far: {who(chain)} {doing(chain.awaited)}"
+        + ("" if chain.awaited.startswith(TELLING) else f" ({case.progress[rank].basis})"),
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=_possible(
             case,
             (
                 *((unseen.advice,) if (unseen := case.lacks("ranks")) is not None and unseen.advice else ()),
-                f"py-spy dump --nonblocking --pid {chain.end.node.pid}",
+                stacks_of(chain.end.node.pid),
                 f"perfwatch attach {rank} --watch",
             ),
         ),

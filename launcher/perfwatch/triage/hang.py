@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
@@ -18,7 +19,7 @@ from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import RUNS, Node
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.words.frames import is_named, is_user, show
-from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome
+from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Frame
 
 COMPARE = "compare the named lines: which condition sends the ranks apart?"
@@ -40,7 +41,9 @@ def _stack(case: Case, chain: Chain) -> Evidence | None:
     node, entity = _shown_by(chain)
     if node.motion.samples < 2 or node.motion.distinct > 1:
         return None
-    alike = f"{node.motion.samples} of {node.motion.samples} samples alike over {max(node.motion.seconds, 0.0):.1f} s"
+    alike = (
+        f"{node.motion.samples} of {node.motion.samples} samples alike over {duration(max(node.motion.seconds, 0.0))}"
+    )
     return case.saw("stack", entity, f"stays at {show(node.frame)}", alike, "lines change")
 
 
@@ -48,7 +51,7 @@ def _thread(case: Case, chain: Chain) -> Evidence | None:
     node, entity = _shown_by(chain)
     ago, share = node.motion.ran_ago_seconds, node.motion.run_share
     if ago is not None and ago >= DECISIVE_SECONDS:
-        claim, observed = "has not run", f"last ran {ago:.1f} s ago (kernel)"
+        claim, observed = "does not run", f"last ran {duration(ago)} ago (kernel)"
     elif node.motion.frozen and share is not None:
         claim, observed = (
             "does not run",
@@ -63,10 +66,10 @@ def _syscall(case: Case, chain: Chain) -> Evidence | None:
     node, entity = _shown_by(chain)
     if node.wait is None:
         return None
-    until = "for ever" if node.wait.forever else ""
+    until = ", no timeout" if node.wait.forever else ""
     if node.wait.remaining_seconds is not None:
-        until = "" if node.wait.kind == "sleep" else f"for another {node.wait.remaining_seconds:,.0f} s"
-    observed = f"{chain.said_of(node)} {until}".strip()
+        until = "" if node.wait.kind == "sleep" else f", timeout in {duration(node.wait.remaining_seconds)}"
+    observed = f"{doing(chain.said_of(node))}{until}"
     return case.saw(
         "syscall", entity, f"is blocked in {node.wait.call}", observed, "returns within a step", node.thread_at
     )
@@ -82,7 +85,7 @@ def _socket(case: Case, chain: Chain) -> Evidence | None:
         claim, expected = f"{sending.peer or 'the other end'} does not take what is sent", "it is taken at once"
     elif socket is not None and (ago := socket.received_ago_seconds) is not None:
         claim, expected = f"nothing arrives from {socket.peer}", "bytes arrive"
-        counted = f"last byte {ago:.1f} s ago"
+        counted = f"last byte {duration(ago)} ago"
     else:
         return None
     return case.saw("socket", f"pid {node.pid} fd {descriptor.fd}", claim, counted, expected, node.thread_at)
@@ -100,8 +103,8 @@ def _steps(case: Case, chain: Chain) -> Evidence | None:
     steps = case.progress[chain.start.pid].steps if chain.start.pid in case.progress else None
     if steps is None or steps.ago_seconds is None or not steps.late:
         return None
-    observed = f"last step {steps.count} was {steps.ago_seconds:.1f} s ago"
-    each = f"a step each {steps.median_seconds:.3f} s" if steps.median_seconds is not None else "steps are made"
+    observed = f"last step {steps.count} was {duration(steps.ago_seconds)} ago"
+    each = f"a step each {duration(steps.median_seconds, 3)}" if steps.median_seconds is not None else "steps are made"
     return case.saw("steps", f"pid {chain.start.pid}", "makes no step", observed, each)
 
 
@@ -205,7 +208,9 @@ def named(node: Node, pid: int) -> str:
 def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
     """The finding with the frame of the loop as its culprit, if the samples stand in functions that the loop calls."""
     if frame is not None and not is_user(frame):
-        return msgspec.structs.replace(found, summary=f"{found.summary}; a loop of a library turns on, {show(frame)}")
+        return msgspec.structs.replace(
+            found, summary=f"{found.summary}; a loop in a library keeps running, {show(frame)}"
+        )
     if frame is None or node.frame is None or frame.function == node.frame.function or not is_named(frame):
         return found
     culprits = tuple(
@@ -213,8 +218,16 @@ def with_loop(found: Finding, node: Node, frame: Frame | None) -> Finding:
         for one in found.culprits
     )
     return msgspec.structs.replace(
-        found, culprits=culprits, summary=f"{found.summary}; the loop at {show(frame)} turns on", next=look_at(frame)
+        found,
+        culprits=culprits,
+        summary=f"{found.summary}; the loop at {show(frame)} keeps running",
+        next=look_at(frame),
     )
+
+
+def stacks_of(pid: int, *options: str) -> str:
+    """The command that shows where every thread of a process is; perfwatch itself is always there."""
+    return " ".join(("perfwatch capture stacks", str(pid), *options))
 
 
 def look_at(frame: Frame | None) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause t
 ``Part``: bins of its budget, judged by the one method that all of them have.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, NamedTuple
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import saturated
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
@@ -83,6 +85,24 @@ def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member,
     return best if best is not None and best[2] >= LOST_SHARE else None
 
 
+class _Words(Formatter):
+    """``str.format`` with two more forms: ``{seconds:time}`` as a time span, ``{seconds:step}`` as one of a step."""
+
+    def format_field(self, value: Any, form: str) -> str:
+        """One fact in words."""
+        if form in ("time", "step"):
+            return duration(value, 3 if form == "step" else 2)
+        return str(super().format_field(value, form))
+
+
+_WORDS = _Words()
+
+
+def worded(text: str, known: Mapping[str, Any]) -> str:
+    """A sentence with its facts in place of their names."""
+    return _WORDS.vformat(text, (), known)
+
+
 class Saw(NamedTuple):
     """One observation in the words of a line: ``of`` is the entity, and ``share`` the fact that it needs to be worth telling."""
 
@@ -95,8 +115,10 @@ class Saw(NamedTuple):
 
     def said(self, known: dict[str, Any]) -> tuple[str, str, str, str, str]:
         """Witness, entity, claim, observed and expected in words."""
-        witness, of, claim = (text.format(**known) for text in (self.witness, self.of, self.claim))
-        return witness, of, claim, self.observed.format(**known), self.expected.format(**known)
+        witness, of, claim, observed, expected = (
+            worded(text, known) for text in (self.witness, self.of, self.claim, self.observed, self.expected)
+        )
+        return witness, of, claim, observed, expected
 
 
 Facts = dict[str, Any]  # what the names in sentences stand for
@@ -136,15 +158,15 @@ class Line:
         return Finding(
             cause=self.cause.name,
             state=self.cause.state,
-            summary=self.summary.format(**known),
+            summary=worded(self.summary, known),
             confidence=confidence,
             owner=self.cause.owner,
             culprits=culprits,
             evidence=(*before, *evidence, *more),
             alternatives=tuple(
-                Alternative(cause=name.format(**known), refuted_by=why.format(**known)) for name, why in self.but
+                Alternative(cause=worded(name, known), refuted_by=worded(why, known)) for name, why in self.but
             ),
-            next=tuple(text.format(**known) for text in self.next),
+            next=tuple(worded(text, known) for text in self.next),
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, median
 from perfwatch.triage.job import Job
@@ -153,13 +154,13 @@ def _of_cards(case: Case) -> str:
     for key in case.history.entities(GpuSilence):
         silence = case.history.latest(GpuSilence, *key)
         if silence is not None and case.at - silence.at < SILENCE_SECONDS:
-            return f"the GPU driver does not answer for {silence.reading.waited_seconds:.0f} s"
+            return f"the GPU driver does not answer for {duration(silence.reading.waited_seconds)}"
     for card in lost_cards(case.history):
         if case.at - card.at < ERROR_SECONDS:
             return f"{card_name(case.history, card.reading.uuid)} is lost"
     for rank in case.ranks:
         if (spun := unending_kernel_seconds(case, rank, SPUN_SECONDS)) >= SPUN_SECONDS:
-            return f"a kernel of pid {rank.pid} has not ended for {spun:.0f} s"
+            return f"a kernel of pid {rank.pid} has not ended for {duration(spun)}"
     return ""
 
 

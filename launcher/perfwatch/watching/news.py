@@ -7,6 +7,7 @@ import msgspec
 
 from perfwatch.recording.recording import Event, Sink
 from perfwatch.recording.session import Session
+from perfwatch.text import duration
 from perfwatch.verdict import Level, Suspect, Verdict
 from perfwatch.watching.reported import ReportedHang, ToldSlow
 
@@ -115,7 +116,7 @@ class Teller:
 
 
 def _since(late_seconds: float) -> str:
-    return f"no step for {late_seconds:.0f} s; " if late_seconds > 0 else ""
+    return f"no step for {duration(late_seconds)}; " if late_seconds > 0 else ""
 
 
 def lasts(suspect: Suspect) -> bool:

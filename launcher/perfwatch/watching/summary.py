@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfwatch.recording.recording import Sink
-from perfwatch.text import clean, duration, short_time
+from perfwatch.text import clean, duration
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
 
@@ -76,7 +76,7 @@ class Tally:
 class Summary:
     """The last words about one run.
 
-    Args of note: ``said`` are the sentences said while it ran, oldest first, each with what it was: suspected, told
+    Args of note: ``said`` are the sentences said while it ran, oldest first, each with what it was: suspected, reported
     or retracted; ``cost_seconds`` is CPU time of perfwatch and its children.
     """
 
@@ -90,13 +90,15 @@ class Summary:
     loss: str = ""
 
     def text(self) -> str:
-        """Plain lines, each starting with what it is about."""
+        """One line about a good end; else plain lines, each starting with what it is about."""
+        if self.verdict is not None and self.verdict.cause == "finished" and not self.said and not self.loss:
+            return f"perfwatch: finished ({clean(self.ending)}) after {duration(self.elapsed_seconds)}, {self._brief()}"
         rows = [("", f"{self.ending} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
-        rows += self.said[-MOST_SAID:] or (("suspected", "nothing"),)
+        rows += self.said[-MOST_SAID:] or (("incidents", "none"),)
         if self.verdict is not None and self.verdict.state not in ("healthy", "inconclusive"):
             rows.append(("verdict", self.verdict.summary + self._until_then(self.verdict)))
         share = 100 * self.cost_seconds / max(self.elapsed_seconds, 0.001)
-        rows.append(("cost", f"{self.cost_seconds:.2f} CPU seconds ({share:.1f} % of a core)"))
+        rows.append(("used", f"{duration(self.cost_seconds)} of CPU by perfwatch ({share:.1f} % of a core)"))
         rows.append(("session", self.session or "none"))
         if self.loss:
             rows.append(("lost", self.loss))
@@ -104,17 +106,25 @@ class Summary:
             f"perfwatch: {name + ':':<11}{clean(text)}" if name else f"perfwatch: {text}" for name, text in rows
         )
 
+    def _brief(self) -> str:
+        """Steps and step times in few words, that there was no incident, and where the details are."""
+        count, p50 = self._count(), self.tally.quantile(0.50)
+        steps = "no steps counted" if not count else f"{count} steps"
+        pace = "" if p50 is None else f", p50 {duration(p50, 3)}"
+        return f"{steps}{pace}, no incident" + (f"; perfwatch report {clean(self.session)}" if self.session else "")
+
     def _until_then(self, verdict: Verdict) -> str:
         """How a job that is gone ran, by what was told last and not taken back."""
         kind, text = self.said[-1] if self.said else ("", "")
-        if verdict.state != "gone" or kind != "told":
+        if verdict.state != "gone" or kind != "reported":
             return ""
         return UNTIL_THEN.get(text.partition(":")[0], "")
 
-    def _steps(self) -> str:
+    def _count(self) -> str:
+        """How many steps were counted, and where; empty where none was."""
         ranks = len(self.tally.steps)
         if not ranks:
-            return "none counted"
+            return ""
         fewest, most = min(self.tally.steps.values()), max(self.tally.steps.values())
         count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
         count += "" if ranks == 1 else f" on each of {ranks} processes" if fewest == most else f" on {ranks} processes"
@@ -122,7 +132,13 @@ class Summary:
         if turns != {1.0}:
             alike = turns.pop() if len(turns) == 1 else None
             count += " of several optimizers" + (f", {alike:g} to a turn" if alike else "")
+        return count
+
+    def _steps(self) -> str:
+        count = self._count()
+        if not count:
+            return "none counted"
         p50, p95, p99 = (self.tally.quantile(share) for share in (0.50, 0.95, 0.99))
         if p50 is None or p95 is None or p99 is None:
             return f"{count}; too few for times (the first {WARM_UP_STEPS} are warm-up)"
-        return f"{count}; p50 {short_time(p50)}, p95 {short_time(p95)}, p99 {short_time(p99)} (first {WARM_UP_STEPS} left out)"
+        return f"{count}; p50 {duration(p50, 3)}, p95 {duration(p95, 3)}, p99 {duration(p99, 3)} (first {WARM_UP_STEPS} left out)"

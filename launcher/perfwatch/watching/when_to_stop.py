@@ -1,10 +1,8 @@
-"""When ``attach`` stops: as soon as the verdict is clear. Also the countdown that it prints until then."""
+"""When ``attach`` stops: as soon as the verdict is clear."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import IO
 
-from perfwatch.text import say
 from perfwatch.verdict import Coverage, Level, ObserverCost, Suspect, Timeline, Verdict
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
@@ -19,7 +17,6 @@ MOST_RESTARTS = 3  # of a suspect's silence: what moves again and again does not
 RESTARTED_SECONDS = 1.0  # silences are told to a tenth, of looks that are half a second apart
 SURE_AT_ONCE = ("gone", "hung")
 SURER_SECONDS = 3.0  # ... if they are plain; a second dump often makes them so
-COUNTDOWN_EVERY_SECONDS = 10.0
 
 
 @dataclass
@@ -27,7 +24,6 @@ class OneShot:
     """Looks at each verdict as it is made and says whether to stop."""
 
     started_at: float = 0.0
-    told_at: float = 0.0  # when the countdown was last shown
     _suspected_at: float | None = None
     _suspect: Suspect | None = None  # the newest
     _restarts: int = 0  # how often one and the same suspect moved after all
@@ -49,10 +45,22 @@ class OneShot:
             lately = self._suspected_at is not None and at - self._suspected_at < SUSPECTED_SECONDS
             lately = lately and self._restarts < MOST_RESTARTS
             return not lately and at - self.started_at >= UNCLEAR_SECONDS
-        plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
-        doubtful = verdict.state == "busy" and verdict.confidence < Level.HIGH
-        enough = STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
-        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= enough
+        return self._same >= STEADY_JUDGEMENTS and at - self.started_at >= _enough(verdict)
+
+    def left(self, verdict: Verdict | None, at: float) -> float | None:
+        """Seconds until this verdict is given if it stays; None where what is suspected has its own time."""
+        if verdict is None or verdict.state in SURE_AT_ONCE:
+            return SURER_SECONDS
+        if verdict.suspect is not None and verdict.suspect.decides_in_seconds > 0:
+            return None
+        return self.started_at + _enough(verdict) - at
+
+
+def _enough(verdict: Verdict) -> float:
+    """For how long a job is watched before this verdict on it is given."""
+    plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
+    doubtful = verdict.state == "inconclusive" or (verdict.state == "busy" and verdict.confidence < Level.HIGH)
+    return STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
 
 
 def _moved(before: Suspect | None, now: Suspect) -> bool:
@@ -62,27 +70,13 @@ def _moved(before: Suspect | None, now: Suspect) -> bool:
     return now.silent_seconds < before.silent_seconds - RESTARTED_SECONDS
 
 
-def countdown(shot: OneShot, verdict: Verdict, at: float, stream: IO[str]) -> None:
-    """Say now and then what is suspected and how long it takes to decide: whoever gives up waiting has been told as much."""
-    if verdict.state != "inconclusive" or at - shot.told_at < COUNTDOWN_EVERY_SECONDS:
-        return
-    shot.told_at = at
-    if verdict.suspect is None:
-        left = f"so far; gives up in {max(0.0, UNCLEAR_SECONDS - at):.0f} s"
-    elif verdict.suspect.decides_in_seconds > 0:
-        left = f"decides in {verdict.suspect.decides_in_seconds:.0f} s"
-    else:
-        left = "more must be seen"
-    say(stream, f"{verdict.summary}; {left}")
-
-
 def unjudged(failure: str, wall: float) -> Verdict:
     """What is told where looking or judging itself fails; ``wall`` is unix time."""
     return Verdict(
         state="inconclusive",
         cause=None,
         confidence=0.0,
-        summary=f"no verdict can be made, for perfwatch itself fails: {failure}",
+        summary=f"no verdict is possible: perfwatch itself failed ({failure})",
         owner="unknown",
         at=datetime.fromtimestamp(wall, tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         coverage=Coverage(ranks_seen=0, world_size=None),

@@ -120,7 +120,7 @@ class Endpoint:
         return text
 
     def _reply(self, sender: bytes, datagram: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone, or does not read: it asks again
+        with contextlib.suppress(OSError):  # it is gone, or does not read: it polls
             self._socket.sendto(datagram, sender)
 
     def _described(self, client: Client) -> Mapping[str, object]:

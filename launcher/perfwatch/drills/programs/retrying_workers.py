@@ -1,4 +1,4 @@
-"""The loader's workers read from a store that sends most requests away: each backs off, longer every time, and asks again."""
+"""The loader's workers read from a store that sends most requests away: each backs off, longer every time, and polls."""
 
 import http.client
 import os

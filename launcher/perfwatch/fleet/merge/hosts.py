@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 SHOWN_SKEW_SECONDS = 2.0  # a clock that differs by less may differ by what the answer took to arrive
-AS_OWNER = "ask as the user who owns the job, or as root"
+AS_OWNER = "ask as the job's user, or as root"
 
 # answered: with its part of the job.            no_job: reached, and no process of this job is there.
 # silent: no answer in time, or not reached.     failed: reached, and perfwatch could not look there.

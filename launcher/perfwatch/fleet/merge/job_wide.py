@@ -23,7 +23,7 @@ from perfwatch.fleet.merge.compacting import OF_THE_MACHINE
 from perfwatch.fleet.merge.hosts import AS_OWNER, HostReport
 from perfwatch.fleet.merge.merging import Merged, Part
 from perfwatch.report.folded_stacks import Folded, Place, fold, newest
-from perfwatch.text import listed
+from perfwatch.text import duration, listed
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import SURE, judge
 from perfwatch.triage.history import History
@@ -273,7 +273,7 @@ def _unseen(case: Case, merged: Merged, reports: Sequence[HostReport]) -> tuple[
         hosts.append(
             Missing(
                 witness="moment",
-                reason=f"the hosts looked {case.apart_seconds:.0f} s apart: a wait that is shorter is not called a hang",
+                reason=f"the hosts looked {duration(case.apart_seconds)} apart: a wait that is shorter is not called a hang",
             )
         )
     if left_out := sum(report.left_out for report in reports):

@@ -8,7 +8,7 @@ from perfwatch.headroom.facts import GIB, WORTH, Facts, Seen, longest, operation
 from perfwatch.headroom.gain import Saved
 from perfwatch.headroom.roofs import HALF
 from perfwatch.headroom.step import SECOND, Operation
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.traces.intervals import length, union, without
 from perfwatch.traces.torch_host import inside
 
@@ -89,7 +89,7 @@ def cuda_graphs(facts: Facts) -> Seen | None:
         return None  # the host has time: it waits for something else
     told = (
         f"the card has nothing to do in {facts.share(launch_gaps)} while the host launches {facts.launches:,.0f} kernels of "
-        f"{short_time(facts.steps.per_step(facts.steps.kernels) / facts.launches)}, one by one"
+        f"{duration(facts.steps.per_step(facts.steps.kernels) / facts.launches, 3)}, one by one"
     )
     between = facts.launches * 1e-6  # a graph starts its kernels about a microsecond apart
     host = facts.budget.host

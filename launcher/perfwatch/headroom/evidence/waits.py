@@ -8,7 +8,7 @@ from perfwatch.headroom.evidence.updates import optimizer_on_cpu
 from perfwatch.headroom.facts import WORTH, Facts, Seen, step_line, towards
 from perfwatch.headroom.gain import Saved
 from perfwatch.headroom.step import SECOND, Kernel, Operation
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.traces.intervals import length, union, without
 from perfwatch.traces.torch_host import inside
 
@@ -220,7 +220,7 @@ def unused_parameters(facts: Facts) -> Seen | None:
     seconds = sum(one.end - one.begin for one in walks) / SECOND / facts.steps.count
     if not walks:
         return None
-    told = f"DDP looks for unused parameters {len(walks) / facts.steps.count:,.0f} times a step: {short_time(seconds)} of the host"
+    told = f"DDP looks for unused parameters {len(walks) / facts.steps.count:,.0f} times a step: {duration(seconds, 3)} of the host"
     return Seen(told, Saved(host=seconds), Saved(host=1.5 * seconds))
 
 

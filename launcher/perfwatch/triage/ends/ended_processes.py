@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words, raised_at
 from perfwatch.triage.hang import silent_seconds, who
@@ -166,7 +167,7 @@ def replaced(case: Case, chain: Chain) -> Evidence | None:
     if as_meant if dead else gap < REPLACED_SECONDS:
         return None  # a worker may be meant to end after so many tasks
     youngest = max(members, key=lambda m: m.process.start_ticks)
-    claim, observed = "replaces a worker that died", f"started {gap:.1f} s after its siblings"
+    claim, observed = "replaces a worker that died", f"started {duration(gap)} after its siblings"
     return case.saw("process", f"pid {youngest.pid}", claim, observed, "all workers of a pool start together")
 
 

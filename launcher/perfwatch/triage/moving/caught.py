@@ -2,6 +2,7 @@
 
 import re
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
@@ -110,15 +111,15 @@ def gets_no_batch(case: Case, cause: Cause, chain: Chain, anew: Anew) -> Outcome
 def never_left(case: Case, cause: Cause, chain: Chain, loop: Unleft) -> Outcome:
     """It makes forward passes in one loop that waits for a condition, for longer than an evaluation is given."""
     steps, before = case.progress[chain.start.pid].steps, loop.usual_seconds
-    ended = "it ends" if before is None else f"out of it within {before:.0f} s, when it was there before"
+    ended = "it ends" if before is None else f"out of it within {duration(before)}, when it was there before"
     sure = before is not None and loop.samples >= MANY_OF_A_FETCH
     updates = "backward" if steps is None else f"backward after step {steps.count}"
-    sampled = f"{loop.samples} samples over {loop.seconds:.0f} s, none outside of it, none in {updates}"
+    sampled = f"{loop.samples} samples over {duration(loop.seconds)}, none outside of it, none in {updates}"
     return hung(
         case,
         cause,
         chain,
-        summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {loop.seconds:.0f} s",
+        summary=f"it makes forward passes alone and has not left its loop at {show(loop.frame)} for {duration(loop.seconds)}",
         patience=loop.told_seconds,
         silent=loop.seconds,
         evidence=_stays(case, chain, f"stays in its while loop at {show(loop.frame)}", sampled, ended, "updates"),
@@ -163,12 +164,12 @@ def turns_for_ever(case: Case, cause: Cause, chain: Chain, watched: float) -> Ou
         case,
         cause,
         chain,
-        summary=f"{who(chain)} {READS_AGAIN if again else 'runs Python without making a step'}",
+        summary=f"{who(chain)} {READS_AGAIN if again else 'runs Python and makes no step'}",
         patience=patience,
         silent=silent,
         evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
         ceiling=min(lasts.ceiling, sure),
-        but={"computing_on_host": "time alone: longer than the patience"},
+        but={"computing_on_host": "time alone: longer than the hang timeout"},
         next=look_at(chain.end.node.frame),
     )
     return with_loop(found, chain.end.node, loop.frame)

@@ -5,6 +5,7 @@ What a rank writes at its steps is as regular as they are, and the file remember
 
 from collections.abc import Sequence
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import motion
@@ -40,8 +41,8 @@ def unwritten(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]:
     if _writes_elsewhere(looks, case.at - silent) or _has_run(case, looks[-1].reading, silent) > age - silent:
         return 0.0, ()
     what = f"writes to none of the files that it holds open, among them {log.reading.path}"
-    told = f"last written {silent:.0f} s ago"
-    usual = f"{lines} lines alike over {wrote_for:.0f} s"
+    told = f"last written {duration(silent)} ago"
+    usual = f"{lines} lines alike over {duration(wrote_for)}"
     return silent, (case.saw("log", f"pid {rank.pid}", what, told, usual, log.at),)
 
 

@@ -6,6 +6,7 @@ A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 from dataclasses import dataclass
 from itertools import pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.logs import unwritten
@@ -120,7 +121,7 @@ def _held(case: Case, end: End) -> Quiet:
     if held is None:
         return Quiet()
     age, pid = held
-    told = f"last ran {age:.1f} s ago (kernel)"
+    told = f"last ran {duration(age)} ago (kernel)"
     return Quiet(
         age, (case.saw("holder", f"pid {pid}", "holds the lock, and has not run", told, "runs to let go of it"),)
     )
@@ -132,7 +133,7 @@ def _stays(case: Case, end: End) -> Quiet:
     if seen is None or seen.reading.changed_ago_seconds is None:
         return Quiet()
     age = seen.reading.changed_ago_seconds + case.at - seen.at
-    told = f"last changed {age:,.0f} s ago"
+    told = f"last changed {duration(age)} ago"
     return Quiet(age, (case.saw("file", end.detail, "is there, and stays as it is", told, "changes or goes", seen.at),))
 
 
@@ -154,7 +155,7 @@ def unwoken(case: Case, node: Node | None) -> Quiet:
     if node is None or not waits_forever(node) or node.thread is None or node.thread.ran_ago_seconds is None:
         return Quiet()
     age = node.thread.ran_ago_seconds + case.at - node.thread_at
-    told = f"last ran {age:.1f} s ago (kernel)"
+    told = f"last ran {duration(age)} ago (kernel)"
     who = f"pid {node.pid} thread {node.tid}"
     return Quiet(age, (case.saw("waiter", who, "the training thread waits for it", told, "runs in each step"),))
 
@@ -175,8 +176,8 @@ def missed(case: Case, rank: Member) -> Quiet:
     if not waits:
         return Quiet()
     age, pid = min(waits)
-    told = f"last ran {age:.1f} s ago (kernel)"
-    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "goes on in each step"),))
+    told = f"last ran {duration(age)} ago (kernel)"
+    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "runs in each step"),))
 
 
 def unfed(case: Case, rank: Member) -> Quiet:
@@ -212,7 +213,7 @@ def _youngest(
     """The thread that ran last, and what it tells."""
     age, seen = min(aged, key=lambda one: one[0])
     entity = f"pid {seen.reading.pid} thread {seen.reading.tid}"
-    return age, (case.saw(witness, entity, claim, f"last ran {age:.1f} s ago (kernel)", expected, seen.at),)
+    return age, (case.saw(witness, entity, claim, f"last ran {duration(age)} ago (kernel)", expected, seen.at),)
 
 
 def _aged(case: Case, seen: Seen[r.Thread]) -> tuple[float, Seen[r.Thread]]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.history import History, Seen, median, quantile
 from perfwatch.triage.moving.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
 from perfwatch.triage.moving.within import turns_within
@@ -184,7 +185,7 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     steps = step_clock(history, rank.pid)
     if steps is not None and steps.ago_seconds is not None:
         if not steps.late:
-            return Progress("moving", f"step {steps.count} was {steps.ago_seconds:.1f} s ago", tid, steps)
+            return Progress("moving", f"step {steps.count} was {duration(steps.ago_seconds)} ago", tid, steps)
     moved = motion(history, rank.pid, tid)
     if moved.state in ("T", "t"):
         return Progress("still", "stopped", tid, steps)
@@ -211,7 +212,7 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     if recent.samples < STILL_SAMPLES:
         if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
             return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
-        return Progress("unknown", "too few looks at the training thread", tid, steps)
+        return Progress("unknown", "too few samples of the training thread", tid, steps)
     if not late and _steps_seen(recent):
         return Progress("moving", f"{recent.samples} samples of its steps", tid, steps)
     return Progress("busy", f"no step in {recent.samples} samples", tid, steps)

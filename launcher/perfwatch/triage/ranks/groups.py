@@ -18,6 +18,7 @@ from itertools import pairwise
 from math import inf
 from typing import TypeVar
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import R, Seen
@@ -99,13 +100,11 @@ class Standing:
     def unchanged(self, at: float) -> str:
         """For how long the counts have stood, how old the newest answer is, and why it still holds."""
         ago = at - self.at
-        old = f"{ago:.1f} s ago" if ago >= OLD_SECONDS else ""
+        old = f"{duration(ago)} ago" if ago >= OLD_SECONDS else ""
         since = ", and no rank has moved since" if self.seconds > self.looks_seconds else ""
         if self.looks_seconds < APART_SECONDS:
             return f"asked {old or 'just now'}{since}"
-        return (
-            f"unchanged for {self.looks_seconds:.1f} s{f' when last asked, {old}' if old else ''}{since if old else ''}"
-        )
+        return f"unchanged for {duration(self.looks_seconds)}{f' when last asked, {old}' if old else ''}{since if old else ''}"
 
 
 @dataclass(frozen=True)
@@ -497,7 +496,7 @@ class WaitGraph:
 
     @property
     def level(self) -> bool:
-        """True if RAS counts as many calls in every rank of each group, and none goes on."""
+        """True if RAS counts as many calls in every rank of each group, and none advances."""
         return not self.recorded and len(self.seats) > 1 and not any(one.behind for one in self.standings)
 
     @property
@@ -523,8 +522,8 @@ class WaitGraph:
     def evidence(self, case: Case) -> tuple[Evidence, ...]:
         """One piece for each group that does not go on."""
         unlike = [one for one in self.standings if one.behind] or list(self.standings)
-        counts = "its ranks have not called equally often, and none goes on"
-        claim = counts if any(one.behind for one in unlike) else "none of its ranks goes on"
+        counts = "its ranks have not called equally often, and none advances"
+        claim = counts if any(one.behind for one in unlike) else "none of its ranks advances"
         return tuple(
             case.saw(
                 one.source, f"group {one.group}", claim, f"{one.reach}, {one.unchanged(case.at)}", "counts grow", one.at
@@ -551,7 +550,7 @@ def why_in_a_ring(names: list[str]) -> str:
         return "each sends first, and the one that it sends to does not receive"
     if kinds == {"recv"}:
         return "each receives first, and none of them sends"
-    return "one makes a call more than the next, or in another order"
+    return "one makes an extra call, or calls in another order"
 
 
 def _dumps(case: Case) -> list[Dump]:

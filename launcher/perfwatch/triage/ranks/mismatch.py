@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import POLLING_UNITS, Regime, polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
@@ -242,7 +243,7 @@ def in_a_ring(case: Case) -> Outcome:
     edges = {**graph.edges, **dict.fromkeys(late, tuple(graph.edges))}
     places = [late.get(rank) or _waits_at(graph, rank, known.get(rank)) for rank in ring]
     parts = "; ".join(
-        f"rank {rank} is in {place}, to which {numbered(edges[rank])} {'has' if len(edges[rank]) == 1 else 'have'} not come"
+        f"rank {rank} is in {place}, which {numbered(edges[rank])} {'has' if len(edges[rank]) == 1 else 'have'} not joined"
         for rank, place in list(zip(ring, places, strict=True))[:SHOWN]
     )
     evidence, stood, ceiling = graph.evidence(case), max(graph.seconds, silent(chains) if graph.recorded else 0.0), 1.0
@@ -362,7 +363,7 @@ def _counted(found: Standing) -> str:
 
 
 def _seen_in_counts(case: Case, found: Standing) -> tuple[Evidence, ...]:
-    claim = "its ranks have called different collectives, and none goes on"
+    claim = "its ranks have called different collectives, and none advances"
     told, same = f"{_counted(found)}, {found.unchanged(case.at)}", "the same calls in every rank"
     return (case.saw("nccl_ras", f"group {found.group}", claim, told, same, found.at),)
 
@@ -426,7 +427,7 @@ def left_early(case: Case) -> Outcome:
 
 
 def by_sizes(case: Case) -> Outcome:
-    """All ranks are in one call over sockets, all that was sent has arrived, and none goes on: they mean different things by it.
+    """All ranks are in one call over sockets, all that was sent has arrived, and none advances: they mean different things by it.
 
     NCCL does not compare sizes. Over NVLink ranks that disagree may go on with garbage; over a network the one that expects more
     waits for bytes that no rank will send (measured: four ranks over sockets, a gradient of one more column in rank 1). gloo fails
@@ -494,7 +495,7 @@ def in_exchanges(case: Case) -> Outcome:
         stood=stood,
         ceiling=Level.HIGH,
         evidence=tuple(
-            case.saw("collective", f"rank {rank}", does, f"no step for {stood:.1f} s", "returns")
+            case.saw("collective", f"rank {rank}", does, f"no step for {duration(stood)}", "returns")
             for rank, does in list(stay.items())[:FEW]
         ),
         refuted={STALL: "every rank is in an exchange"},
@@ -542,7 +543,7 @@ def behind_cards(case: Case) -> Outcome:
             late = ", ".join(seat.name for seat in graph.ends[:FEW])
             called = min(graph.calls.values(), default="a collective")
             parts += [
-                f"{late} has not come to {called}: it is in a send or receive, which NCCL does not count, or in no call"
+                f"{late} has not joined {called}: it is in a send or receive, which NCCL does not count, or in no call"
             ]
             patience, stood = STRUCTURAL_SECONDS, min(stood, graph.seconds)
             evidence = (*graph.evidence(case), *evidence)
@@ -550,7 +551,7 @@ def behind_cards(case: Case) -> Outcome:
         case,
         MISMATCHED,
         chains,
-        f"every rank waits for its card, whose kernel only polls, and nothing travels between them: {'; '.join(parts)}",
+        f"every rank waits for its card, whose kernel only polls, and no data travels between them: {'; '.join(parts)}",
         patience=patience,
         stood=stood,
         ceiling=Level.MEDIUM,  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
@@ -632,7 +633,7 @@ def _at_odds(calls: set[str]) -> str:
 
 
 def _in_call(case: Case, chain: Chain, claim: str) -> Evidence:
-    observed = f"{Place.of(chain).line} for {silent([chain]):.1f} s"
+    observed = f"{Place.of(chain).line} for {duration(silent([chain]))}"
     return case.saw("collective", f"rank {rank_of(chain)}", claim, observed, "all ranks in the same call")
 
 

@@ -392,7 +392,7 @@ def gathering(case: Case) -> Finding | None:
 LEAST_BYTES = 512
 ARRIVES = Line(
     DOWNLOADING,
-    "something is being downloaded{where}: {kib:,.0f} KiB arrived meanwhile",
+    "a download is running{where}: {kib:,.0f} KiB arrived while perfwatch watched",
     (
         Saw("socket", "bytes arrive", "{arrived:,} bytes", "0 would mean a hang"),
         Saw("stack", "waits for the network", "{line}", "training code"),
@@ -489,7 +489,7 @@ def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
             "the training thread {through}: {doing}",
             (
                 Saw("io", "reads or writes all the time", "{doing}", "0 would mean a hang", "pid {pid} thread {tid}"),
-                Saw("stack", "makes no step", "for {lasts:.0f} s", "a step", "pid {waiting}"),
+                Saw("stack", "makes no step", "for {lasts:time}", "a step", "pid {waiting}"),
             ),
             next=("perfwatch attach {waiting} --watch",),
         )

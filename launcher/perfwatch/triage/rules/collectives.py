@@ -4,10 +4,11 @@ from math import inf
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.decide import state_of
 from perfwatch.triage.graph.from_case import in_call
-from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, waits_as
+from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, stacks_of, waits_as
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.ranks import absentee, mismatch
@@ -88,18 +89,21 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
             *unanswered(case),
         ),
         refuted={"straggling_rank": "not one collective has completed meanwhile"},
-        advice=(f"py-spy dump --nonblocking --pid {first.end.node.pid}", *ask(first.end)),
+        advice=(*ask(first.end), stacks_of(first.end.node.pid)),
     )
     ends = (one for chain in (*absent, holder) if chain is not None for one in chain.culprits())
     return msgspec.structs.replace(
         found,
         culprits=tuple(map(culprit, left)) or (*map(culprit, roots), *ends),
-        wait_chain=links(case, waiting, {place.rank: place.call for place in places}) + first.links,
+        wait_chain=(
+            *links(case, waiting, {place.rank: place.call for place in places}),
+            *(msgspec.structs.replace(one, depth=one.depth + 1) for one in first.links),
+        ),
     )
 
 
 def _waits(case: Case, chain: Chain, call: str) -> Evidence:
-    claim, observed = f"waits {waits_as(case, chain, call)}", f"for {silent([chain]):.1f} s"
+    claim, observed = f"waits {waits_as(case, chain, call)}", f"for {duration(silent([chain]))}"
     return case.saw("collective", f"rank {chain.start.rank}", claim, observed, "returns within a step")
 
 
@@ -138,7 +142,7 @@ def wedged(case: Case) -> Outcome:
         case,
         WEDGED,
         seen.chains,
-        f"all {len(seen.chains)} ranks are in {seen.place}, and nothing travels between them{told}",
+        f"all {len(seen.chains)} ranks are in {seen.place}, and no data travels between them{told}",
         patience=patience,
         stood=seen.silent_seconds,
         ceiling=ceiling,

@@ -70,20 +70,20 @@ COMPUTE = Line(
     STARVED_BY_TRANSFORMS,
     "{waits}",
     (Saw("thread", "{computing}", "{does.wants:.0%} of a core each", "idle between batches", of="{kind}"),),
-    (("{rather}", "the workers read in {reads:.0%} of looks and run {does.runs:.0%} of the time"),),
+    (("{rather}", "the workers read in {reads:.0%} of samples and run {does.runs:.0%} of the time"),),
     ("{advice}",),
 )
 BY_SERVER = Line(
     STARVED_BY_TRANSFORMS,
     "{waits}",
     (Saw("thread", "computes", "{served.wants:.0%} of a core", "rests", of="pid {served.node.pid}"),),
-    (("starved_by_network", "who should answer computes meanwhile"),),
+    (("starved_by_network", "the process that should answer computes"),),
     ("run more than one such server, or make it cheaper{served.at}: more workers wait for it all the same",),
 )
 READ_SOCKETS = Line(
     STARVED_BY_NETWORK,
     "{waits}",
-    (Saw("thread", "wait for sockets", "in {does.sockets:.0%} of looks", "hardly ever", of="{kind}"),),
+    (Saw("thread", "wait for sockets", "in {does.sockets:.0%} of samples", "hardly ever", of="{kind}"),),
     (RUN_ONLY,),
     ("ss -tni", "raise num_workers, or cache the data near the job"),
 )
@@ -94,7 +94,7 @@ READ_FILES = Line(
         Saw(
             "thread",
             "wait for files",
-            "in {does.files:.0%} of looks, {mib:.1f} MiB/s from disk",
+            "in {does.files:.0%} of samples, {mib:.1f} MiB/s from disk",
             "hardly ever",
             "{kind}",
         ),
@@ -364,14 +364,14 @@ FETCHES = Line(
 )
 DRAWS = Line(
     SERIAL_LOADING,
-    "the training thread draws its batches {lost:.0%} of the time, mostly at {at}: a sampler runs in no worker",
+    "the training thread spends {lost:.0%} of its time in the sampler, mostly at {at}: workers do not run samplers",
     (samples("is inside its loader's sampler", "hardly ever"),),
     DOES_IT_ITSELF,
     ("draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",),
 )
 OTHER_WORK = Line(
     SERIAL_LOADING,
-    "the training thread does other work than training {lost:.0%} of the time, mostly at {at}: no worker does it",
+    "the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}: no worker does it",
     (
         samples("is outside of model, backward, optimizer and loader", "below 20 %"),
         Saw("native", "is not in torch's code", "{native:.0%} of the native profile", "little", share="profiled"),
@@ -381,7 +381,7 @@ OTHER_WORK = Line(
 )
 RECURRENT_WORK = replace(
     OTHER_WORK,
-    summary="the training thread does other work than training {lost:.0%} of the time, mostly at {at}, "
+    summary="the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}, "
     "which comes between steps again and again",
     next=("do {at} less often, once ahead of training, or in a process of its own meanwhile",),
 )
@@ -473,12 +473,12 @@ LONG_WAIT_SECONDS = 0.2
 LONGER, STEPS_BETWEEN = 2.0, 3.0
 BURSTS = Line(
     BURSTY_LOADING,
-    "batches come in bursts: {bursts} waits of {each:.1f} s, and {steps:.0f} steps for each of them",
+    "batches come in bursts: {bursts} waits of {each:time}, and {steps:.0f} steps for each of them",
     (
         Saw(
             "stack",
             "few long waits",
-            "{bursts} waits of {each:.2f} s, {steps:.1f} steps for each",
+            "{bursts} waits of {each:time}, {steps:.1f} steps for each",
             "waits of equal length",
         ),
     ),
@@ -531,7 +531,7 @@ WAITING = CHANGING | {"loader_wait"}
 STARTS_SECONDS = 0.5
 RESPAWNED = Line(
     WORKER_RESPAWN,
-    "the DataLoader starts its workers again and again: {workers} worker processes came by, {gone} are gone{where}",
+    "the DataLoader starts its workers again and again: {workers} worker processes were seen, {gone} have ended{where}",
     (
         Saw("process", "new worker pids", "{workers} workers seen, {alive} alive", "the same pids all the time"),
         samples("starts or awaits workers", "once per run"),

@@ -1,7 +1,7 @@
 """A training thread in the program's own code that makes no step, and a program that is over and does not exit."""
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, nearest, who
+from perfwatch.triage.hang import hung, named, nearest, stacks_of, who
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.caught import at_work, caught, gets_no_batch, never_left, turns_for_ever
 from perfwatch.triage.moving.loops import loop_of, rereads
@@ -19,10 +19,10 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS, at_training, profile
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import RUNS, End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.waits.threads import OTHERS_MOVE
+from perfwatch.triage.waits.threads import HELD_BY, OTHERS_MOVE
 from perfwatch.triage.words.code import retries
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags
-from perfwatch.verdict import Abstention, Missing, Outcome
+from perfwatch.verdict import Abstention, Missing, Outcome, doing
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
 ENDLESS_PYTHON = Cause("endless_python", "hung", "user_code", (Thread, Stack))
@@ -109,17 +109,30 @@ def _turns_in_python(case: Case, end: End) -> bool:
     return len(profile(case.history, end.node.pid, end.node.tid, seconds=LOOP_SECONDS).lines()) > 1
 
 
+def starts(chain: Chain) -> str:
+    """The training thread as the subject of a sentence."""
+    return named(chain.start, chain.start.pid).removeprefix("the ")
+
+
 def _sleeps(case: Case, chain: Chain) -> Outcome:
-    wait, frame = chain.end.node.wait, chain.end.node.frame
-    within = "in the program's own code " if frame else ""
+    wait, frame, link = chain.end.node.wait, chain.end.node.frame, chain.links[0]
+    sleeper = f"{who(chain)} {doing(chain.awaited)}"
+    locked = chain.through == {"lock"}
+    blocked = f"{starts(chain)} is blocked on {link.waits_for}; " if locked else ""
     rests = wait is not None and wait.remaining_seconds is not None and wait.remaining_seconds <= DAY_SECONDS
     return hung(
         case,
         ENDLESS_PYTHON,
         chain,
-        summary=f"{who(chain)} waits {within}for {chain.awaited}",
+        summary=f"{blocked}{sleeper}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
-        next=(f"look at {show(frame)}" if frame else "look in the program for a sleep of days",),
+        next=(
+            *((f"release the lock before the sleep at {show(frame)}",) if locked and HELD_BY in link.waits_for else ()),
+            f"look at {show(frame)}: is that sleep meant to be so long?"
+            if frame
+            else "look in the program for a sleep of days",
+            stacks_of(chain.start.pid),
+        ),
         ceiling=MAY_COME if rests else 1.0,
     )
 
@@ -142,7 +155,7 @@ def naps(case: Case, cause: Cause, chain: Chain) -> Outcome:
         case,
         cause,
         chain,
-        summary=f"{who(chain)} sleeps and asks again and again; what it waits for does not come",
+        summary=f"{who(chain)} polls again and again and gets no result",
         patience=temporal(case),
         silent=silent,
         evidence=lasts.evidence,
@@ -175,14 +188,14 @@ def hung_at_exit(case: Case) -> Outcome:
             case,
             HUNG_AT_EXIT,
             chain,
-            summary=f"training is over, but the process does not end: {who(chain)} waits for {waits_for or chain.awaited}",
+            summary=f"training is over, but the process does not end: {who(chain)} {doing(waits_for or chain.awaited)}",
             patience=_exit_patience(case, chain),
             ceiling=min(past, MAY_COME) if chain.end.detail == OTHERS_MOVE else past,
             but={"checkpointing": "no save frame and no io on the chain"},
             next=(
                 *((UNREAD,) if "feeder" in chain.end.node.tags else ()),
                 *(("end that thread before the program ends, or start it with daemon=True",) if left else ()),
-                f"py-spy dump --nonblocking --pid {rank.pid}",
+                stacks_of(rank.pid),
             ),
             culprits=map(culprit, left) if left else None,
         )

@@ -5,7 +5,7 @@ from itertools import zip_longest
 from shlex import quote
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, nearest, silent_seconds, who
+from perfwatch.triage.hang import hung, nearest, silent_seconds, stacks_of, who
 from perfwatch.triage.history import Seen
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull
@@ -201,7 +201,7 @@ def _next(end: End, near: tuple[str, ...]) -> str:
     if end.detail:
         return f"ls -l {quote(end.detail)}; fuser -v {quote(end.detail)}"
     # A file that is made and removed by name stands in no list of the kernel's; the path is in a variable.
-    return "cat /proc/locks" if end.kind == "file_lock" else f"py-spy dump --nonblocking --locals --pid {end.node.pid}"
+    return "cat /proc/locks" if end.kind == "file_lock" else stacks_of(end.node.pid)
 
 
 def _holder(node: Node) -> str:

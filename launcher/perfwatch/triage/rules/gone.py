@@ -225,8 +225,8 @@ def _out_of_memory(case: Case, victims: tuple[int, ...], end: r.ProcessEnded) ->
     last = show(node_of(case.history, case.job, victims[0]).frame)
     known = ", ".join([f"last seen at {last}"] * bool(last) + [size] * bool(sizes))
     were = f" and {len(victims) - 1} more were" if len(victims) > 1 else " was"
-    failed = "failed for it" if end.exit_code or gone.traceback_of(case) is not None else "has ended since"
-    return f"{_name(case, victims[0])}{were} killed for lack of memory{f' ({known})' if known else ''}; pid {end.pid} {failed}"
+    failed = "failed because of that" if end.exit_code or gone.traceback_of(case) is not None else "has ended since"
+    return f"{_name(case, victims[0])}{were} killed because memory ran out{f' ({known})' if known else ''}; pid {end.pid} {failed}"
 
 
 def _name(case: Case, pid: int) -> str:

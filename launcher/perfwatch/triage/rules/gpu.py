@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
 from perfwatch.triage.cards.gpu import ACTIVE, BUSY, IN_USE, Regime, regime, regimes
 from perfwatch.triage.cards.hardware import (
@@ -154,7 +154,7 @@ def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
 
 SHARED = Line(
     SHARED_GPU,
-    "{name} is shared: {who}{takes}",
+    "{name} is shared with another process: {who}{takes}",
     (
         Saw("nvml", "a process outside the job computes there", "{who}", "the job's own only", "{name}"),
         units("is busy for both", "busy for the job alone"),
@@ -196,7 +196,7 @@ def shared_gpu(case: Case) -> Outcome:
             explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0),
             confidence=CERTAIN if busy else LOW,  # how much it uses is not measured: noted, not blamed
             who=", ".join(_shown(other) for other in known[:3]),
-            takes=f" takes {taken:.0%} of it" if busy else " is on it too",
+            takes=f"; together they take {taken:.0%} of it" if len(busy) > 1 else "",
         )
     return served
 
@@ -261,7 +261,7 @@ REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
 NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
 DEGRADED = Line(
     DEGRADED_LINK,
-    "a link of {name} is below what it can do: {what}",
+    "{name} has a slow link: {what}",
     but=(("copy_bound", "the link itself is below its maximum"),),
     next=("nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node",),
 )
@@ -343,7 +343,7 @@ ADVICE = {
 }
 IN_FULL = Line(
     WRONG_PRECISION,
-    "{name} computes in {pipe}: that pipe is used {used:.0%}, the tensor cores {card.tensor:.0%}",
+    "{name} computes in {pipe}: the {pipe} pipe is {used:.0%} busy, the tensor cores {card.tensor:.0%}",
     (
         units("busy, and the tensor cores are not", "tensor cores used in matrix products"),
         Saw("{card.source}", "the {pipe} pipe is used", "{used:.0%}", "below 5 %, tensor above 10 %", "{name}"),
@@ -434,7 +434,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
         trace, dram, frame = trace_of(case, one.rank.pid), card.dram or 0.0, show(seen.top_line(attends))
         if trace is not None and (share := trace.math_attention_share or 0.0) >= TRACED_SHARE:
             lost = min(SAVED, WITH_BACKWARD * share)
-            facts = Facts(trace=trace, window=short_time(trace.window_seconds))
+            facts = Facts(trace=trace, window=duration(trace.window_seconds, 3))
             return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
         if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < ENOUGH_SAMPLES:
             continue
@@ -531,7 +531,7 @@ def underfilled_gpu(case: Case) -> Outcome:
 
 BUSY_CARD = Line(
     GPU_BOUND,
-    "the GPU is busy {busy:.0%} of the time, and training goes on{reached}",
+    "the GPU is busy {busy:.0%} of the time, and training makes progress{reached}",
     next=("to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",),
 )
 
@@ -676,7 +676,7 @@ FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster
 EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
 THRASHES = Line(
     ALLOCATOR_THRASH,
-    "the memory of {name} is freed and allocated anew{told}{where}",
+    "memory of {name} is freed and allocated again{told}{where}",
     (
         Saw("nvml", "memory falls and rises", "{often}", "constant", "{name}", share="frees"),
         Saw("stack", "empties the cache", "{emptying:.0%} of the samples", "0 %", share="emptying"),
@@ -708,7 +708,7 @@ def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: f
     used = _memory_used(case, one)
     known = emptying >= EMPTYING or len(one.profile.runs(is_in(case, Bin.EMPTYING))) > 1  # it came back to the call
     frame = show(one.spent(case).of(Bin.EMPTYING).top_line()) if known else None
-    often = f"{frees} times in {min(LATELY_SECONDS, case.history.at):.0f} s"
+    often = f"{frees} times in {duration(min(LATELY_SECONDS, case.history.at))}"
     between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
     return slow_on_gpu(
         case,
@@ -776,12 +776,12 @@ def _fills_up(case: Case, one: Accelerated) -> bool | None:
 
 TUNES = Line(
     AUTOTUNING,
-    "kernels are tried out before their first use",
+    "kernels are benchmarked before their first use",
     (samples("is in the autotuner", "training code", "share"),),
 )
 SEARCHES = Line(
     AUTOTUNING,
-    "cuDNN tries out its kernels again and again, for inputs of ever new sizes: the forward pass stands in convolutions, "
+    "cuDNN benchmarks its kernels again and again, because input sizes keep changing: the forward pass is in convolutions, "
     "mostly at {at}, {name} has no kernel to run {card.waiting:.0%} of the time, and its memory falls {frees} though "
     "no line empties the cache",
     (
@@ -851,7 +851,7 @@ def _searches_again(case: Case, one: Accelerated) -> Finding:
         lost,
         frame=show(one.profile.top_line(_in_convolution)),
         confidence=min(sure, certainty(lost)),
-        frees=f"{_frees(_memory_used(case, one))} times in {LATELY_SECONDS:.0f} s",
+        frees=f"{_frees(_memory_used(case, one))} times in {duration(LATELY_SECONDS)}",
         convolving=convolving / forward,
         forward=forward * one.profile.samples,
         told=told,

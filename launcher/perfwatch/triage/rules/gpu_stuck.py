@@ -2,6 +2,7 @@
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import inferred
 from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, idle_card_seconds, kernels, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, index_of, lost_cards, name_of, with_wholes
@@ -136,7 +137,7 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
         case,
         STUCK_KERNEL,
         chain,
-        summary=f"a kernel on {name} has not ended for {silent:.0f} s and moves no data ({card.shown()}); "
+        summary=f"a kernel on {name} has not ended for {duration(silent)} and moves no data ({card.shown()}); "
         f"{who(chain)} waits for it",
         patience=patience,
         silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
@@ -222,13 +223,13 @@ def _idle_stream(case: Case) -> Finding | None:
         engine = engine_quiet(case, case.ranks[0])
         claim, nothing = (
             "has nothing to do while the thread waits for it",
-            f"no kernel for {idle:.1f} s ({card.shown()})",
+            f"no kernel for {duration(idle)} ({card.shown()})",
         )
         return hung(
             case,
             STUCK_KERNEL,
             chain,
-            summary=f"{who(chain)} waits for {name}, which has had nothing to do for {idle:.0f} s: its stream waits for a value in "
+            summary=f"{who(chain)} waits for {name}, which has had nothing to do for {duration(idle)}: its stream waits for a value in "
             "memory, an event or a host function",
             patience=temporal(case),
             silent=max(idle, engine[0]) if engine is not None and idle >= WATCHED_LONGER_SECONDS else idle,
@@ -284,8 +285,8 @@ def _silences(case: Case) -> list[Seen[GpuSilence]]:
 def _silent(case: Case, seen: Seen[GpuSilence]) -> Evidence:
     state = f", state {seen.reading.state}" if seen.reading.state else ""
     name = name_of(case.history, seen.reading.uuid) if seen.reading.uuid else "driver"
-    claim = f"the call {seen.reading.call!r} does not come back"
-    waited = f"for {seen.reading.waited_seconds + case.at - seen.at:.0f} s{state}"
+    claim = f"the call {seen.reading.call!r} has not returned"
+    waited = f"for {duration(seen.reading.waited_seconds + case.at - seen.at)}{state}"
     return case.saw("nvml", name, claim, waited, "within 0.1 s", seen.at)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import UNITS_UNSEEN
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, regimes, spins_on, unseen
 from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
@@ -55,7 +55,7 @@ PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the
 FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
 COMPUTES = Line(
     CPU_TRAINING,
-    "training goes on: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
+    "training makes progress: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
     (
         Saw("stack", "computes", "{share:.0%} of samples in training code", "above 50 %"),
         Saw("thread", "runs", "{runs:.0%} of a core", "above 40 %"),
@@ -121,7 +121,7 @@ def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, 
         does = "is idle" if held[0].kind == "idle" else "does nothing for it, and something for others"
         idle = f"; {name_of(case.history, held[0].uuid)}, which it holds, {does}: is the model on the CPU?"
     sure = MEDIUM if held or unsure else CERTAIN if share >= PLAIN_SHARE else HIGH
-    pace = f", a step each {seconds:.3f} s" if seconds else ""
+    pace = f", a step each {duration(seconds, 3)}" if seconds else ""
     facts = Facts(pid=trainers[0].pid, share=share, runs=runs, pace=pace, idle=idle, unsure=unsure)
     return COMPUTES.finding(case, (), sure, **facts)
 
@@ -218,12 +218,12 @@ def without_updates(case: Case, rank: Member) -> int:
 PACE_SECONDS, EVENLY = 120.0, 1.1
 GOES_ON = Line(
     BALANCED,
-    "training goes on ({basis}) and nothing in particular holds it back{though}",
+    "training makes progress ({basis}); there is no single bottleneck{though}",
     (Saw("progress", "moves", "{basis}", "steps go on", "{ranks} ranks"),),
 )
 PACED = Line(
     BALANCED,
-    "training goes on at a pace of its own, a step each {length}: it sleeps {lost:.0%} of the time at {at}",
+    "training makes a step every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}",
     (
         Saw("steps", "come evenly", "p50 {length}, p95 {longest}", "steps go on"),
         samples("sleeps in the program's own code", "0 %"),
@@ -252,7 +252,7 @@ def balanced(case: Case) -> Outcome:
             return None
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)}
     sure = min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0)
-    though = f", though its thread sleeps {slept:.0%} of the time in waits of an unknown kind" if slept >= MUCH else ""
+    though = f". The training thread sleeps {slept:.0%} of the time, reason unknown" if slept >= MUCH else ""
     basis, ranks = case.progress[case.trainers[0].pid].basis, len(case.trainers)
     return GOES_ON.finding(case, (), sure, basis=basis, though=though, ranks=ranks)
 
@@ -282,7 +282,7 @@ def _paced(case: Case) -> Finding | None:
     slept, length, longest = spent.share(Bin.SLEEPING), steps.median_seconds or 0.0, steps.long_seconds or 0.0
     if slept < MOSTLY or longest > EVENLY * length:
         return None
-    facts = Facts(length=short_time(length), longest=short_time(longest), lost=slept, seen=seen)
+    facts = Facts(length=duration(length, 3), longest=duration(longest, 3), lost=slept, seen=seen)
     return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
 
 

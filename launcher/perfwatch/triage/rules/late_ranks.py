@@ -29,7 +29,7 @@ EXPOSED = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
 LAST = Line(STRAGGLING, "{how}", but=(("stalled_collective", "{counted}"),), next=("perfwatch attach {pid} --watch",))
 NOT_HIDDEN = Line(
     EXPOSED,
-    "communication is not hidden behind computing: {how}",
+    "communication does not overlap with computation: {how}",
     but=(
         ("straggling_rank", "all ranks wait about equally long{counted}"),
         ("memory_bound_gpu", "what is moved goes to the other ranks"),
@@ -62,7 +62,7 @@ LESS = "accumulate gradients or enlarge the batch; a bf16 communication hook hal
 SHARDED = "torch.distributed.fsdp, or DistributedDataParallel(gradient_as_bucket_view=True, bucket_cap_mb=...)"
 
 
-# One rank is last again and again, and all others wait for it
+# One rank is repeatedly the last, and all others wait for it
 
 
 def straggling(case: Case) -> Outcome:
@@ -119,7 +119,7 @@ def _late(case: Case, told: Late) -> Outcome:
         confidence=min(told.sure, max(Level.HIGH, certainty(told.lost))),
         culprits=(why.culprit,),
         before=(*told.evidence, *why.evidence),
-        how=f"rank {late.rank} is last again and again: {told.how}; {why.words}",
+        how=f"rank {late.rank} is repeatedly the last: {told.how}; {why.words}",
         counted=counted,
     )
     return msgspec.structs.replace(found, owner=why.owner)
@@ -159,7 +159,7 @@ def _exposed_by_cards(case: Case, ranks: tuple[Member, ...], cards: list[Regime]
         sure = Level.CERTAIN if min(waits) >= WAITING_SHARE else Level.HIGH
         evidence += _waiting(case, ranks, waits)
     tensor = first.tensor or 0.0
-    how = f"the cards are taken by collectives: {_over_link(case.history, first)}, the tensor cores {tensor:.0%}"
+    how = f"collectives occupy the GPUs ({_over_link(case.history, first)}, tensor cores {tensor:.0%})"
     advice = (DIRECT, LESS) if _unused_links(case.history, first) else None
     return _exposed(case, ranks[0], 0.9 * ((first.graphics or 0.0) - tensor), how, evidence, sure, advice)
 

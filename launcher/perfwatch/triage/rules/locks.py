@@ -8,11 +8,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import idle_card_seconds, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.ended_processes import ended_beside
-from perfwatch.triage.hang import hung, named, nearest, silent_seconds, who
+from perfwatch.triage.hang import hung, named, nearest, silent_seconds, stacks_of, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
@@ -45,7 +46,7 @@ from perfwatch_probes.readings import Descriptor, Frame, Stack, Thread
 
 DEADLOCKED_LOCKS = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
 SILENT_TASKS = "a task that ended with an error is silent until it is awaited: asyncio.TaskGroup, or add_done_callback"
-AWAIT = "in a coroutine await what it asks its own loop for: .result() there waits for ever"
+AWAIT = "in a coroutine await what it asks its own loop for: .result() there never returns"
 # A process that waits for ever may hold it, or an actor may answer: who lets that one go on is not known.
 SHARED_CEILING = 0.8
 
@@ -117,18 +118,12 @@ def _deadlock(case: Case, chain: Chain) -> Finding:
         case,
         DEADLOCKED_LOCKS,
         chain,
-        summary=f"{who(chain)} waits for {lock}{for_how_long(end.node)}{told}",
+        summary=f"{who(chain)} is blocked{for_how_long(end.node)} on {lock}{told}",
         patience=STRUCTURAL_SECONDS if ceiling == 1.0 else temporal(case),
         evidence=(*(waits_too(case, p) for p in beside[:4]), *(one.evidence(case) for one in ended[:3])),
         ceiling=ceiling,
         but={"endless_python": "the thread does not run"},
-        next=(
-            AWAIT
-            if blocking
-            else SILENT_TASKS
-            if lock == A_TASK
-            else f"py-spy dump --nonblocking --locals --pid {end.node.pid}",
-        ),
+        next=(AWAIT if blocking else SILENT_TASKS if lock == A_TASK else stacks_of(end.node.pid),),
         culprits=(*lost, *blamed) if first else (*blamed, *lost),
     )
 
@@ -224,13 +219,15 @@ def why_nobody_comes(
     """
     if elsewhere:
         pids = ", ".join(map(str, end.others[:3]))
-        return f"; pid {pids} {MAY.get(lock, 'may hold')} it" + ("" if moving else " and waits for ever as well")
+        return f"; pid {pids} {MAY.get(lock, 'may hold')} it" + (
+            "" if moving else " and is blocked with no timeout itself"
+        )
     if end.detail == OUTSIDE_HELD:
-        return f"; no process of the job shares it, and one outside {MAY.get(lock, 'may hold')} it"
+        return f"; no process of the job shares it, and a process outside the job {MAY.get(lock, 'may hold')} it"
     if not moving:
         with_whom = " and ".join(partner_named(p, end, lock) for p in beside[:3])
-        too = "so do" if len(beside) > 1 else "so does"
-        return f"; {too} {with_whom}" if with_whom else "; no thread is left that would release it"
+        too = "so are" if len(beside) > 1 else "so is"
+        return f"; {too} {with_whom}" if with_whom else "; no running thread can release it"
     waiting = " and ".join(f"{named(p, end.node.pid)} waits for {awaited(p)}" for p in beside[:3])
     loop = " and ".join(named(p, end.node.pid) for p in loops[:3])
     return (
@@ -251,13 +248,13 @@ def for_how_long(node: Node) -> str:
     """How long a thread would wait, to follow on what it waits for; nothing where its library looks up again and again."""
     if "remote_get" in node.inner:
         return ""
-    return " with a timeout" if has_timeout(node) else " for ever"
+    return " with a timeout" if has_timeout(node) else " with no timeout"
 
 
 def partner_named(node: Node, end: End, lock: str) -> str:
     """A partner, and what it waits for where that is not the same."""
     own = awaited(node)
-    return named(node, end.node.pid) + (f" for {own}" if end.kind == "lock" and own != lock else "")
+    return named(node, end.node.pid) + (f" on {own}" if end.kind == "lock" and own != lock else "")
 
 
 def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
@@ -277,13 +274,13 @@ def silent_in_native_code(case: Case, chain: Chain) -> Outcome:
         DEADLOCKED_LOCKS,
         chain,
         owner="unknown",
-        summary=f"{who(chain)} waits {what}; nothing that might bring it works: "
+        summary=f"{who(chain)} waits {what}; nothing that might produce it works: "
         "no other thread of its process, and no process that it started"
-        + ("; who answers may be on another machine" if elsewhere else ""),
+        + ("; the process that answers may be on another machine" if elsewhere else ""),
         patience=temporal(case),
         ceiling=CEILING_ELSEWHERE if elsewhere else CEILING,
         but={"downloading": "no byte passes on its connections"},
-        next=(f"py-spy dump --native --pid {node.pid}",),
+        next=(stacks_of(node.pid, "--native"),),
     )
 
 
@@ -363,7 +360,7 @@ def _callback(case: Case, chain: Chain, other: Node, lock: str, idle: float) -> 
         DEADLOCKED_LOCKS,
         chain,
         summary=f"{who(chain)} waits for {card}, which has nothing to do, and holds {lock}; thread {other.tid} at {line}, "
-        "which native code has called back, waits for that lock for ever: the card's stream goes on when it returns",
+        "which native code has called back, is blocked on that lock with no timeout: the card's stream continues when it returns",
         patience=STRUCTURAL_SECONDS,
         silent=min(idle, ran_ago),
         ceiling=SEEN,
@@ -372,7 +369,7 @@ def _callback(case: Case, chain: Chain, other: Node, lock: str, idle: float) -> 
                 "thread",
                 f"pid {other.pid} thread {other.tid}",
                 f"a callback asks for {lock} at {line}",
-                f"{other.wait.call if other.wait else '?'} without a timeout, last ran {ran_ago:.1f} s ago",
+                f"{other.wait.call if other.wait else '?'} without a timeout, last ran {duration(ran_ago)} ago",
                 "callbacks return at once",
                 other.thread_at,
             ),
@@ -380,7 +377,7 @@ def _callback(case: Case, chain: Chain, other: Node, lock: str, idle: float) -> 
                 regime.source,
                 card,
                 "has nothing to do while the thread waits for it",
-                f"no kernel for {idle:.1f} s",
+                f"no kernel for {duration(idle)}",
                 "a card that is waited for is at work",
             ),
             case.saw(
@@ -430,13 +427,13 @@ def held_gil(case: Case) -> Outcome:
                 case.saw(
                     "gil",
                     f"pid {chain.end.node.pid}",
-                    "others ask for the GIL in vain",
+                    "others ask for the GIL and do not get it",
                     f"{len(waiters) or 1} waiting, always owned by thread {chain.end.node.tid} at {show(chain.end.node.frame)}",
                     "the owner changes within milliseconds",
                 ),
             ),
             but={"endless_python": "the owner's line does not change and the others never get a turn"},
-            next=(f"py-spy dump --native --pid {chain.end.node.pid}",),
+            next=(stacks_of(chain.end.node.pid, "--native"),),
         )
     return None
 

@@ -278,7 +278,7 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
         # Workers that end in order may be started anew for each epoch, beside a data set that fills /dev/shm.
         sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
         filled, room = ((size or 0) / 2**20 for size in (host.reading.shm_used_bytes, host.reading.shm_total_bytes))
-        facts = Facts(now="is" if newest is None or newest.at <= host.at else "was just now")
+        facts = Facts(now="is" if newest is None or newest.at <= host.at else "a moment ago was")
         facts |= Facts(used=used, filled=filled, room=room, frame=_writer(case, seen) or besides_training(seen))
         full = case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at)
         more = Facts(explains=behind(lost), confidence=noted(lost, sure), before=(full,))

@@ -4,9 +4,10 @@ from collections.abc import Collection
 from itertools import islice
 from shlex import quote
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.hang import hung, listed, named, numbered, rank_of, silent_seconds, who
+from perfwatch.triage.hang import hung, listed, named, numbered, rank_of, silent_seconds, stacks_of, who
 from perfwatch.triage.independence import ONE_SOURCE
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.work import passed, waited_on
@@ -21,7 +22,7 @@ from perfwatch.triage.waits.native_waits import OF_GLOO
 from perfwatch.triage.waits.node import ENDLESS_SECONDS, End, Node, culprit, node_of
 from perfwatch.triage.waits.other_end import answering, ask, open_seconds, sends
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Culprit, Evidence, Outcome
+from perfwatch.verdict import Culprit, Evidence, Outcome, doing
 from perfwatch_probes.readings import Descriptor, Stack, Thread
 
 LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
@@ -97,10 +98,10 @@ def _trained(case: Case, chain: Chain) -> bool:
 def _what(chain: Chain, peer: str, quiet: float) -> str:
     socket = chain.end.descriptor.socket if chain.end.descriptor else None
     if socket is not None and socket.state == "LISTEN":
-        return f"{chain.awaited}; none has come for {quiet:.0f} s"
+        return f"{chain.awaited}; none has come for {duration(quiet)}"
     if sends(chain.end) is not None:
-        return f"{chain.awaited}, which has taken nothing for {quiet:.0f} s"
-    return f"{peer}, which has sent nothing for {quiet:.0f} s"
+        return f"{chain.awaited}, which has taken nothing for {duration(quiet)}"
+    return f"{peer}, which has sent nothing for {duration(quiet)}"
 
 
 def _next(end: End, line: bool) -> tuple[str, ...]:
@@ -139,10 +140,10 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
         chain,
         owner="user_code",
         summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
-        f"there {who(chain)} waits for {chain.awaited}",
+        f"there {who(chain)} {doing(chain.awaited)}",
         patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
         but=BY_CHILD,
-        next=(f"py-spy dump --nonblocking --pid {chain.end.node.pid}", TIMEOUT),
+        next=(TIMEOUT, stacks_of(chain.end.node.pid)),
     )
 
 
@@ -166,7 +167,7 @@ def _in_a_circle(case: Case, chain: Chain) -> Outcome:
         BLOCKED_NETWORK,
         chain,
         owner="user_code",
-        summary=f"{who(chain)} waits for {turn_of(chain)}, and so in turn does {ask_them}: none of them sends",
+        summary=f"{who(chain)} waits for {turn_of(chain)}, and {ask_them} in turn for it: none of them sends",
         patience=STRUCTURAL_SECONDS,
         evidence=tuple(
             case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")
@@ -174,7 +175,7 @@ def _in_a_circle(case: Case, chain: Chain) -> Outcome:
         ),
         ceiling=1.0 if all(one.stack is not None for one in (chain.end.node, *others)) else UNREAD,
         but=BY_CHILD,
-        next=(f"py-spy dump --nonblocking --locals --pid {chain.end.node.pid}", TIMEOUT),
+        next=(TIMEOUT, stacks_of(chain.end.node.pid)),
         culprits=map(culprit, (chain.end.node, *others)),
     )
 
@@ -216,9 +217,7 @@ def blocked_rendezvous(case: Case) -> Outcome:
                 *_since(case, open_for),
             ),
             but={"starting": "no further rank appeared meanwhile"},
-            next=(f"py-spy dump --nonblocking --pid {late[0].end.node.pid}",)
-            if late
-            else _next_at_rendezvous(case, chain),
+            next=(stacks_of(late[0].end.node.pid),) if late else _next_at_rendezvous(case, chain),
             culprits=[one for chain in late for one in chain.culprits()]
             or ((ended or blamed(case, gone)) if ended or gone else None),
             links=[link for one in apart for link in one.links],
@@ -250,9 +249,7 @@ def _has_met(case: Case, chain: Chain) -> bool:
 def _kept_away(case: Case, late: Chain) -> str:
     """What is said where all ranks are seen and one of them stands elsewhere: those at the rendezvous are its victims."""
     victims = listed([chain for chain in case.chains.values() if chain.end.kind == "rendezvous"])
-    return (
-        f"rank {rank_of(late)} has not come to the rendezvous: {who(late)} waits for {late.awaited}; {victims} for it"
-    )
+    return f"rank {rank_of(late)} has not joined the rendezvous: {who(late)} {doing(late.awaited)}; {victims} for it"
 
 
 def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
@@ -269,7 +266,7 @@ def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
 def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
     if open_for is None:
         return ()
-    return (case.saw("store", "job", "has been open", f"for {open_for:.0f} s", "all ranks within seconds"),)
+    return (case.saw("store", "job", "has been open", f"for {duration(open_for)}", "all ranks within seconds"),)
 
 
 # Ranks of which nothing was seen
@@ -326,7 +323,7 @@ def _missed_at_rendezvous(case: Case, chain: Chain) -> str:
     if chain.end.detail == "store":
         return "a key in the store that no rank has set"
     if not whole(case):
-        return "the other ranks to appear"
+        return "the other ranks to join"
     places: dict[str, int | None] = {}
     for rank in case.ranks:
         names = rank.process.environment

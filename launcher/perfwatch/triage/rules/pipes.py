@@ -24,7 +24,7 @@ from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads, worked_fo
 from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show, user_frame
-from perfwatch.verdict import Finding, Link, Outcome
+from perfwatch.verdict import Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Descriptor, Stack, Thread
 
 BLOCKED_PIPE = Cause("blocked_pipe", "hung", "user_code", (Thread, Descriptor))
@@ -105,14 +105,14 @@ def _not_read(case: Case, chain: Chain, found: Undrained) -> Finding:
     next: tuple[str, ...]
     if around:
         does = f"is blocked writing to its {STREAMS[pipe.fd]}, a full pipe that pid {reader.pid} does not read; "
-        does += f"pid {reader.pid} at {show(reader.frame)} waits for {found.reader_waits_for}"
+        does += f"pid {reader.pid} at {show(reader.frame)} {doing(found.reader_waits_for)}"
         but = {"stuck_worker": f"pid {reader.pid} waits for pid {writer.pid}, which cannot go on"}
         output = f"{STREAMS[pipe.fd]}=subprocess.DEVNULL or a file, or a thread that reads it all the while"
         next = (f"where pid {writer.pid} is started: {output}",)
     else:
         name = " ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80]
         does = f"writes into the full pipe {pipe.target}, which pid {reader.pid} ({name}) does not read: "
-        does += f"it waits for {found.reader_waits_for}"
+        does += f"it {doing(found.reader_waits_for)}"
         but = {
             "blocked_child": f"pid {writer.pid} waits for room in the pipe, not for an end",
             "slow_output": "not one write went through meanwhile",
@@ -250,12 +250,12 @@ def other_end(case: Case, end: End, *, opens: bool, writes: bool) -> tuple[str, 
         return told, not (writes and asks_elsewhere(case, end))
     known = set(pipe.readers if writes else pipe.writers) if pipe is not None else set()
     if known - {end.node.pid} and not writes:
-        return "those who hold its write end wait for this reader themselves", False
+        return "the processes that hold its write end wait for this reader themselves", False
     if opens or pipe is None or pipe.kind == "fifo":
         return f"no other process holds its {far} end", True
     if end.node.pid in known:
         return f"no other process holds its {far} end", False
-    return f"who holds its {far} end cannot be seen from here", True
+    return f"which process holds its {far} end cannot be seen from here", True
 
 
 def asks_once(case: Case, chain: Chain) -> bool:

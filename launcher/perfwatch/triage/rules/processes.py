@@ -2,6 +2,7 @@
 
 from itertools import pairwise, takewhile
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends import ended_processes
 from perfwatch.triage.ends.gone import how_it_ended
@@ -19,7 +20,7 @@ from perfwatch.triage.waits.napping import Rest, at_rest
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit, node_of, silence
 from perfwatch.triage.waits.threads import OTHERS_MOVE
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Finding, Link, Outcome
+from perfwatch.verdict import Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Cgroup, Process, ProcessUsage, Stack, Thread
 
 STOPPED = Cause("stopped", "hung", "user_code", (Thread,))
@@ -100,7 +101,7 @@ def _stopped(case: Case, chain: Chain) -> Finding | None:
                 "state",
                 f"pid {node.pid}",
                 "is stopped",
-                f"state {node.state} in {len(looks)} looks, TracerPid {tracer}",
+                f"state {node.state} in {len(looks)} samples, TracerPid {tracer}",
                 "R or S",
             ),
             *unanswered(case),
@@ -159,7 +160,7 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
         case,
         DEAD_WORKER,
         chain,
-        summary=f"a pool worker {what} and {_waiter(chain)} waits for it for ever",
+        summary=f"a pool worker {what} and {_waiter(chain)} waits for it with no timeout",
         patience=STRUCTURAL_SECONDS if successor else temporal(case),
         silent=min(idle_seconds, chain.end.silent_seconds or 0.0),
         evidence=(
@@ -168,7 +169,7 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
                 "pool",
                 f"pid {chain.start.pid}",
                 "every worker waits for its next task",
-                f"{len(workers)} workers idle for at least {idle_seconds:.1f} s",
+                f"{len(workers)} workers idle for at least {duration(idle_seconds)}",
                 "one of them is at the task",
             ),
         ),
@@ -196,7 +197,7 @@ def _orphaned_lock(case: Case, chain: Chain, dead: tuple[int, ...]) -> Outcome:
             *ended_processes.words_of(case, dead),
         ),
         ceiling=min(INFERRED, lasts.ceiling),
-        but={"stuck_worker": "every living process that could let it go on waits itself"},
+        but={"stuck_worker": "every living process that could unblock it is blocked itself"},
         next=(ended_processes.where_to_look(case, dead[-1]), ended_processes.way_out(chain)),
         culprits=(*lost, *ended_processes.left(chain, chain.culprits())),
     )
@@ -231,7 +232,7 @@ def blocked_child(case: Case) -> Outcome:
 
 
 def _blocked_child(case: Case, chain: Chain, child: Member, patience: float, rests: Rest | None = None) -> Outcome:
-    does = rests.does if rests is not None and rests.does else f"waits for {_last(chain).waits_for}"
+    does = rests.does if rests is not None and rests.does else doing(_last(chain).waits_for)
     name = " ".join(" ".join(child.process.command).split())[:80]
     return hung(
         case,

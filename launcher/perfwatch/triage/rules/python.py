@@ -332,7 +332,7 @@ def debug_apis_on(case: Case) -> Outcome:
                 first=found[0].evidence,
                 where=f" at {show(frame)}" if frame else "",
                 around=f", switched on around {show(around)}" if around else "",
-                why="it takes the time" if lost else "it is on, whatever it costs",
+                why="the aid takes the time" if lost else "the aid is on",
             )
         names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
         tool, lost = next((TOOLS[name] for name in names if name in TOOLS), ""), _waiting(case, rank)
@@ -428,7 +428,7 @@ LOCKED = Line(
     "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
     (
         samples("waits for a lock", "below 2 %"),
-        Saw("thread", "goes on", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
+        Saw("thread", "runs again", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
         Saw("thread", "runs meanwhile", "{runs:.0%} of a core", "", "pid {pid} thread {node.tid}", "works"),
         Saw(
             "source",
@@ -439,7 +439,7 @@ LOCKED = Line(
             "rests",
         ),
     ),
-    (("deadlocked_locks", "it goes on again and again"),),
+    (("deadlocked_locks", "it runs again and again"),),
     ("look at {owner}: do the slow part outside of the lock",),
 )
 FILE_LOCKED = Line(
@@ -651,7 +651,7 @@ def kept_from_gil(case: Case) -> Outcome:
     waiting = [(rank, wait) for rank in moving if (wait := gil_wait(case, rank)) is not None]
     told = [(rank, wait, *found) for rank, wait in waiting if (found := _gil_owners(case, rank))[0] >= FEW_TIMES]
     if waiting and not told:
-        reason = f"fewer than {FEW_TIMES} dumps tell who owns the GIL, for which the training thread waits"
+        reason = f"fewer than {FEW_TIMES} dumps show which thread owns the GIL, for which the training thread waits"
         return Abstention(cause=CONTENDED_LOCK.name, missing=(Missing(witness="stack", reason=reason),))
     for rank, wait, dumps, owned in sorted(told, key=lambda one: -one[1].share):
         own = owned.pop(tid := case.progress[rank.pid].thread, 0)
@@ -677,7 +677,7 @@ def kept_from_gil(case: Case) -> Outcome:
             wait=wait,
             tid=tid,
             owned=f"in {owned[node.tid]} of {dumps} dumps, the training thread in {own}",
-            asks=f"in {wait.asking} of {wait.looks} looks, {often}",
+            asks=f"in {wait.asking} of {wait.looks} samples, {often}",
             meanwhile=motion(case.history, rank.pid, node.tid, LATELY_SECONDS).run_share,
         )
     return None
@@ -701,7 +701,7 @@ COMPILES = Line(
 )
 COMES_BACK = Line(
     RECOMPILING,
-    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:.0f} s, at {at}",
+    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:time}, at {at}",
     (
         Saw(
             "stack",

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import msgspec
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
@@ -71,7 +71,7 @@ WHAT_NEXT = (
 )
 SKIPS = Line(
     SKIPPING_STEPS,
-    "the loop turns but the optimizer makes no step: {turns} or more backward passes in {seen.seconds:.0f} s, no update{where}",
+    "the loop runs but the optimizer makes no step: at least {turns} backward passes in {seen.seconds:time}, no update{where}",
     (
         Saw(
             "stack",
@@ -86,7 +86,7 @@ SKIPS = Line(
 )
 LEAVES = Line(
     SKIPPING_STEPS,
-    "the loop turns but makes no update: {why}, at {at}",
+    "the loop runs but makes no update: {why}, at {at}",
     (
         Saw(
             "stack",
@@ -115,12 +115,12 @@ ASKED_IN_VAIN = Line(
 TESTED = "look at what the loop tests of a batch before it trains on it: nothing passes"
 DROPS = Line(
     SKIPPING_STEPS,
-    "no step for {found.seconds:.0f} s: batches arrive, about {found.batches} batches since, and are thrown away at {at}",
+    "no step for {found.seconds:time}: about {found.batches} batches have arrived since and were dropped at {at}",
     (
         Saw(
             "loader",
             "batches are taken",
-            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:.0f} s",
+            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:time}",
             "a step for each",
         ),
         Saw(
@@ -332,7 +332,9 @@ def throws_away(case: Case, rank: Member) -> Finding | None:
     found, steps = discarded(case, rank), case.steps(rank)
     if found is None:
         return None
-    count = f"step {steps.count} was {steps.ago_seconds:.0f} s ago" if steps and steps.ago_seconds is not None else ""
+    count = (
+        f"step {steps.count} was {duration(steps.ago_seconds)} ago" if steps and steps.ago_seconds is not None else ""
+    )
     line = DROPS if found.sure > MEDIUM else replace(DROPS, next=MAY_RESUME)
     return slow(case, line, rank, 1.0, confidence=found.sure, frame=found.line, found=found, counted=count)
 
@@ -347,12 +349,12 @@ LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batc
 BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
 SHIFTED = Line(
     REGRESSED,
-    "steps became {times:.2f} times as long about {ago:.0f} s ago: {before_ms:.0f} ms before, {after_ms:.0f} ms now",
+    "steps became {times:.2f} times as long about {ago:time} ago: {earlier:step} before, {now:step} now",
     (
         Saw(
             "steps",
             "the median shifted",
-            "{before_ms:.1f} ms over {index} steps, then {after_ms:.1f} ms over {rest}",
+            "{earlier:step} over {index} steps, then {now:step} over {rest}",
             "one median",
         ),
     ),
@@ -375,10 +377,10 @@ GROWS = Line(
 )
 SHARE_GROWS = Line(
     REGRESSED,
-    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:.0f} s ago, and memory grows with it",
+    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:time} ago, and memory grows with it",
     (
         Saw("stack", "ever more of the time is at {at}", "{shares} of {seen.samples} samples in order", "one share"),
-        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:.0f} s", "the same"),
+        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:time}", "the same"),
     ),
     (("serial_loading", "it took a smaller part of the time before"),),
     (BECOMES_LONGER,),
@@ -429,8 +431,8 @@ def regressed(case: Case) -> Outcome:
             culprits=(),
             times=after / before,
             ago=ago,
-            before_ms=before * 1e3,
-            after_ms=after * 1e3,
+            earlier=before,
+            now=after,
             index=index,
             rest=len(steps.intervals) - index,
         )
@@ -465,8 +467,8 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
         frame=frame,
         culprits=None if frame is not None else (),
         confidence=min(sure, MEDIUM) if by_model else sure,
-        first=short_time(first),
-        last=short_time(last),
+        first=duration(first, 3),
+        last=duration(last, 3),
         where=where,
         count=count,
         advice=advice,
@@ -699,12 +701,12 @@ WORKERS_BACK_OFF = Line(
 )
 RESTARTS = Line(
     Cause(RESTARTED, "slow", "user_code", ()),
-    "{how} of rank {found.rank} in {found.seconds:.0f} s",
+    "{how} of rank {found.rank} in {found.seconds:time}",
     (
         Saw(
             "process",
             "replaced",
-            "{found.processes} processes, one after the other, in {found.seconds:.0f} s",
+            "{found.processes} processes, one after the other, in {found.seconds:time}",
             "one",
             of="rank {found.rank}",
         ),
@@ -734,9 +736,9 @@ def _backs_off(case: Case) -> Finding | None:
         f", and {lost - share:.0%} wait in a try" if lost > share else ""
     )
     left = next_try_seconds(case.history, node.thread, node.stack) or 0.0
-    does, again, ceiling = "backs off and retries", f"; it tries again in {left:.0f} s" * (left >= NOW_SECONDS), 1.0
+    does, again, ceiling = "backs off and retries", f"; it tries again in {duration(left)}" * (left >= NOW_SECONDS), 1.0
     if wakes > POLLS_PER_SECOND:
-        does, again = "asks again", f", {wakes:,.0f} times a second: it may poll for what another one makes"
+        does, again = "polls", f", {wakes:,.0f} times a second; another thread or process may produce what it waits for"
         ceiling = MEDIUM
     facts = Facts(does=does, again=again, share=told)
     return slow(case, BACKS_OFF, rank, lost, frame=rests.top_line(), confidence=min(ceiling, certainty(lost)), **facts)

@@ -1,12 +1,13 @@
 """Every rank is blocked, nothing that could release it can or does for the hang timeout, and no other cause fits."""
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import TABLE, State, a_releaser_runs, is_settled, states_of, watched_seconds
 from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import Activity, Basis, Prospect, Task, Unread
 from perfwatch.triage.graph.words import blocked_on, does, pid_of, resource_named, why_settled
-from perfwatch.triage.hang import witnesses
+from perfwatch.triage.hang import stacks_of, witnesses
 from perfwatch.triage.rule import Cause, Rule
 from perfwatch.triage.waits.chain import link
 from perfwatch.triage.waits.node import culprit
@@ -69,7 +70,7 @@ def _finding(case: Case, states: tuple[State, ...]) -> Finding:
     if is_settled(case):
         claim, reason, at = SETTLED, why_settled(built, sinks[0]), sinks[0]
     else:
-        claim, reason = f"{OPEN} for {silent:.0f} s", next(f"not ruled out: {one.why}" for one in fates if one.why)
+        claim, reason = f"{OPEN} for {duration(silent)}", next(f"not ruled out: {one.why}" for one in fates if one.why)
         at = next((one for one in sinks if one.kind == "thread"), built.graph.tasks[built.starts[pid]])
     entity = f"pid {pid_of(sinks[0]) or pid}"
     graph = case.saw("wait graph", entity, claim.lower(), reason, "a thread or process works on it, or will")
@@ -83,7 +84,7 @@ def _finding(case: Case, states: tuple[State, ...]) -> Finding:
         wait_chain=_links(built, pid),
         evidence=(graph, *_witnesses(case, pid)),
         alternatives=(Alternative(cause="waiting_on_work", refuted_by="no task on the way runs or moves data"),),
-        next=tuple(f"py-spy dump {option} --pid {pid_of(sinks[0]) or pid}" for option in ("--nonblocking", "--native")),
+        next=(stacks_of(pid_of(sinks[0]) or pid), stacks_of(pid_of(sinks[0]) or pid, "--native")),
         silent_seconds=round(silent, 1),
         decides_in_seconds=round(max(0.0, case.apart_seconds - silent), 1),
     )

@@ -6,6 +6,7 @@ The wait graph says who works, or when who wakes. What is left to this rule is w
 from collections.abc import Iterator
 from itertools import pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import Builder
 from perfwatch.triage.graph.decide import silence_of_rank
@@ -120,7 +121,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     may = role is Role.MAY_PROVIDE
     beside = may and pid in case.chains  # whether for this wait is not seen
     slow = "loader" in chain.through  # it may only be slow
-    does = "may release it, and works" if may else "works for it"
+    does = "may release it, and is working" if may else "works for it"
     needs = LASTS * temporal(case) if in_call or beside or slow else 0.0
     if _never_ends(way[-1]):  # it may work, or turn for ever: until its time is over that is not known
         needs = temporal(case) * (ONE_CALL_TIMES if way[-1].ends is Ends.ONE_CALL else 1.0)
@@ -160,12 +161,12 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     return Finding(
         cause=CAUSE.name,
         state=CAUSE.state,
-        summary=f"{_named(case, node, pid, chain)} sleeps, and wakes in {left:.0f} s{waits}",
+        summary=f"{_named(case, node, pid, chain)} sleeps, and wakes in {duration(left)}{waits}",
         confidence=MAY,
         owner=CAUSE.owner,
         culprits=(culprit(node) if pid in case.job.members else Culprit(pid=pid),),
         wait_chain=chain.links,
-        evidence=(case.saw("syscall", f"pid {pid}", "sleeps until a known moment", f"wakes in {left:.0f} s"),),
+        evidence=(case.saw("syscall", f"pid {pid}", "sleeps until a known moment", f"wakes in {duration(left)}"),),
         next=(f"perfwatch attach {chain.start.pid} --watch",),
         silent_seconds=round(silent, 1),
         # What a time limit brings is not known; a thread that only may release it may look up now and then, for other reasons.
@@ -236,7 +237,7 @@ def _named(case: Case, node: Node, pid: int, chain: Chain) -> str:
 
 
 def _since(case: Case, chain: Chain) -> Evidence:
-    since = f"at {show(chain.start.frame)} for {chain.start.motion.ran_ago_seconds or 0.0:.0f} s"
+    since = f"at {show(chain.start.frame)} for {duration(chain.start.motion.ran_ago_seconds or 0.0)}"
     return case.saw("thread", f"pid {chain.start.pid}", "the training thread waits for it", since)
 
 

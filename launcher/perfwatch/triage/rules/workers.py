@@ -2,9 +2,10 @@
 
 from itertools import pairwise
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import hung, look_at, who, with_loop
+from perfwatch.triage.hang import hung, look_at, stacks_of, who, with_loop
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
@@ -18,7 +19,7 @@ from perfwatch.triage.waits.node import NATIVE_WAIT, End, silence, waits_forever
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.threads import OTHERS_MOVE, other_threads
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Evidence, Outcome
+from perfwatch.verdict import Evidence, Outcome, doing
 from perfwatch_probes.readings import Stack, Thread
 
 STUCK_WORKER = Cause("stuck_worker", "hung", "data", (Thread, Stack))
@@ -34,7 +35,7 @@ CEILING_RUNNING = 0.88  # an endless loop and a very long computation look the s
 MOST_NAMED = 4  # workers
 # Times what each other worker has computed since it began, which counts as so much at least.
 OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
-RAISES = "set DataLoader(timeout=...) so that it raises instead"
+RAISES = "set DataLoader(timeout=...) to turn this hang into an error"
 OFTEN = 10  # writes of a worker: it has answered before
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
@@ -68,7 +69,8 @@ def _napping(case: Case, chain: Chain) -> Outcome:
         case,
         STUCK_WORKER,
         chain,
-        summary=f"{who(chain)} sleeps and asks again and again; for {silent:.0f} s nothing has come of it and the training thread waits",
+        summary=f"{who(chain)} polls again and again, but has produced nothing for {duration(silent)}; "
+        "the training thread is blocked on it",
         patience=NAPPING * temporal(case),
         silent=silent,
         evidence=(given_nothing(case, chain, silent),),
@@ -101,29 +103,30 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         patience *= COUNTS_TIMES if counts else 1.0
         if counts and silent < patience:
             return None  # long work, until proved otherwise
-    said = f"{who(chain)} runs without delivering anything" if running else all_wait(chain)
+    said, many = (f"{who(chain)} runs", False) if running else all_wait(chain)
+    they, them = ("they have", "them") if many else ("it has", "it")
     if not running and (frame := takes_again(case.history, end.node)):
         said = f"{who(chain)} waits for a lock that it has taken itself at {show(frame)}"
     found = hung(
         case,
         STUCK_WORKER,
         chain,
-        summary=f"{said}; for {silent:.0f} s nothing has come of it and the training thread waits",
+        summary=f"{said}; {they} produced nothing for {duration(silent)}, and the training thread is blocked on {them}",
         patience=patience,
         silent=silent,
         evidence=evidence,
         ceiling=ceiling,
         but={
             "starved_by_transforms": (
-                "no batch was delivered within the patience"
+                "no batch was delivered within the hang timeout"
                 if running
-                else "the worker's stack, io and run time are flat"
+                else "the worker uses no CPU and does no I/O"
             ),
             "dead_worker": f"process {end.node.pid} is alive",
         },
         next=(
-            f"py-spy dump --nonblocking --pid {end.node.pid}",
             *way_out(case, chain),
+            stacks_of(end.node.pid),
         ),
     )
     return with_loop(found, end.node, loop.frame) if running and not wild else found
@@ -170,7 +173,7 @@ def without_a_batch(case: Case, chain: Chain) -> tuple[float, tuple[Evidence, ..
         "stack",
         f"pid {chain.end.node.pid}",
         "does not leave its task",
-        f"{worker.samples} samples over {worker.seconds:.0f} s, most at {show(worker.top_line())}",
+        f"{worker.samples} samples over {duration(worker.seconds)}, most at {show(worker.top_line())}",
         "the next task within a step",
     )
     steps = case.progress[chain.start.pid].steps
@@ -204,29 +207,29 @@ def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
         return ()
     claim = "has computed on one task far longer than any other worker on all of its own"
-    figures = f"{own:.1f} s of CPU, the others {most:.1f} s at most, in no more tasks than they"
+    figures = f"{duration(own)} of CPU, the others {duration(most)} at most, in no more tasks than they"
     return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers are handed alike tasks in turn", mine.at),)
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
     """The training thread waits in vain for so many seconds."""
-    waits = f"waits at {show(chain.start.frame)} for {silent:.0f} s"
+    waits = f"waits at {show(chain.start.frame)} for {duration(silent)}"
     return case.saw(
-        "thread", f"pid {chain.start.pid}", "the training thread has been given nothing", waits, "a batch within a step"
+        "thread", f"pid {chain.start.pid}", "the training thread has received nothing", waits, "a batch within a step"
     )
 
 
-def all_wait(chain: Chain) -> str:
-    """Who waits, and for what: every worker that stands at the same line for the same reason."""
+def all_wait(chain: Chain) -> tuple[str, bool]:
+    """What every worker does that stands at the same line for the same reason; True if these are several."""
     node, kind = chain.end.node, chain.end.kind
     alike = sorted(end.node.pid for end in chain.ends if (end.node.frame, end.kind) == (node.frame, kind) and end.still)
     if node.role != "worker" or len(alike) < 2 or node.frame is None:
-        return f"{who(chain)} waits for {chain.awaited}"
+        return f"{who(chain)} {doing(chain.awaited)}", False
     rank = f"rank {node.rank}'s " if node.rank is not None else ""
     pids = ", ".join(map(str, alike[:MOST_NAMED])) + (
         f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
     )
-    return f"{rank}DataLoader workers {pids} at {show(node.frame)} wait for {chain.awaited}"
+    return f"{rank}DataLoader workers {pids} at {show(node.frame)} {doing(chain.awaited, many=True)}", True
 
 
 def way_out(case: Case, chain: Chain) -> tuple[str, ...]:
@@ -276,10 +279,10 @@ def stuck_pin_memory(case: Case) -> Outcome:
             case,
             STUCK_PIN_MEMORY,
             chain,
-            summary=f"{who(chain)} hands no batch over: it has not moved for {end.silent_seconds or 0:.0f} s while every worker is idle",
+            summary=f"{who(chain)} passes no batch on: it has not run for {duration(end.silent_seconds or 0)}, and every worker is idle",
             patience=STRUCTURAL_SECONDS if forever or outlasts(case, end) else temporal(case),
             but={"stuck_worker": "every worker's main thread waits for its next task"},
-            next=(f"py-spy dump --nonblocking --pid {end.node.pid}",),
+            next=(stacks_of(end.node.pid),),
         )
     return None
 

@@ -38,7 +38,7 @@ SLOW_OUTPUT = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
 SAVED = Line(
     SLOW_CHECKPOINT,
-    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:.0f} s, at {at}",
+    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:time}, at {at}",
     (
         Saw(
             "stack",
@@ -52,7 +52,7 @@ SAVED = Line(
 )
 COPIED = Line(
     replace(SLOW_CHECKPOINT, owner="user_code"),
-    "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:.0f} s, at {at}",
+    "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:time}, at {at}",
     (SAVED.saw[0]._replace(claim="copies again and again"),),
     (("regressed", "the time goes into copies, not into the steps"),),
     ("copy less often, or into one model that is kept: kept.load_state_dict(model.state_dict())",),
@@ -169,7 +169,7 @@ WRITES = Line(
     "the training thread writes {what} {lost:.0%} of the time at {at}",
     (
         samples("prints or logs", "below 2 %", "writing", optional=True),
-        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of looks", "0 %", share="blocked"),
+        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of samples", "0 %", share="blocked"),
     ),
     (("blocked_pipe", "the writes go through, slowly"),),
     ("write every hundredth step", "{advice}"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from perfwatch.text import short_time
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.shares.thresholds import MUCH, NOTABLE
 from perfwatch.verdict import Finding
@@ -39,7 +39,7 @@ def sharpened(case: Case, finding: Finding) -> Finding:
         if trace is None or said is None or said[0] < (MUCH if speaks is _full_precision else NOTABLE):
             continue
         share, claim, more, expected, name = said
-        seen, window = case.history.latest(TorchTrace, pid), f"a window of {short_time(trace.window_seconds)}"
+        seen, window = case.history.latest(TorchTrace, pid), f"a window of {duration(trace.window_seconds, 3)}"
         observed = f"{share:.0%} of {more.format(window=window)}"
         evidence = case.saw(WITNESS, f"pid {pid}", claim, observed, expected, seen.at if seen else None)
         return msgspec.structs.replace(

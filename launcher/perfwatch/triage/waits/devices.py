@@ -8,6 +8,7 @@ that spins, while the training thread sleeps.
 import re
 from collections.abc import Iterable
 
+from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import Regime, contradicted, kernels, polls, regimes, unseen
 from perfwatch.triage.cards.whose import cards_of, name_of, shared
 from perfwatch.triage.history import History
@@ -191,9 +192,9 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
         return True, f"{name} works for it ({card.shown()})"
     seen = kernels(history, card.uuid)
     if seen.go_on:
-        return True, f"{name}: long kernels, the last one ended {seen.since_seconds:.1f} s ago"
+        return True, f"{name}: long kernels, the last one ended {duration(seen.since_seconds)} ago"
     if seen.since_seconds >= UNBROKEN_SECONDS:
-        return False, f"it waits for {name}, whose kernel has not ended for {seen.since_seconds:.1f} s"
+        return False, f"it waits for {name}, whose kernel has not ended for {duration(seen.since_seconds)}"
     return None
 
 

@@ -6,14 +6,17 @@ path, deadline). Names of wait channels differ between kernels and decide nothin
 
 from dataclasses import dataclass
 
+from perfwatch.text import duration
 from perfwatch.triage.history import History
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.progress import LATELY_SECONDS
 from perfwatch.triage.moving.thresholds import RUNS_SHARE
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.waits import devices, libraries, other_end, polling, threads, workers
 from perfwatch.triage.waits.locks import HELD, awaited
 from perfwatch.triage.waits.node import End, Node, gives, is_typed_at, node_of, waited_on
 from perfwatch.triage.words.frames import any_tag, collective_name, show
-from perfwatch.verdict import IT_RUNS
+from perfwatch.verdict import IT_RUNS, NAPS, SLEEP, SLEEP_LEFT
 from perfwatch_probes import readings as r
 
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
@@ -24,6 +27,7 @@ OF_LIBRARIES = (
     ("peers", libraries.not_yet_done),
     ("rpc", libraries.remote_calls),
 )
+LONGEST_NAP_SECONDS = 5.0  # between two wake-ups of a loop that sleeps again and again
 SIGNAL_WAITS = ("rt_sigtimedwait", "rt_sigsuspend", "pause")
 
 
@@ -58,7 +62,7 @@ def step(history: History, job: Job, node: Node) -> Edge:
         edge = look(history, job, node)
         if edge is not None:
             return edge
-    return ending("unknown", node, "something that could not be seen")
+    return ending("unknown", node, "something that perfwatch cannot see")
 
 
 def _by_library(history: History, job: Job, node: Node) -> Edge | None:
@@ -77,7 +81,7 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
     if any_tag(inner, "pool_wait", "futures_wait") and (found := workers.pool(history, job, node)) is not None:
         return Edge("pool", *found)
     if "rendezvous" in inner:
-        return ending("rendezvous", node, "the other ranks to appear")
+        return ending("rendezvous", node, "the other ranks to join")
     if "collective" in inner:
         return ending("collective", node, collective_name(node.stack) or "a collective" if node.stack else "")
     if (theirs := libraries.of_peers(history, job, node)) is not None:
@@ -89,7 +93,9 @@ def _by_library(history: History, job: Job, node: Node) -> Edge | None:
         if not other_end.outlived(history, job, node):
             return Edge("child", *workers.child(history, job, node))
         known = waited_on(history, node)
-        return None if known else ending("unknown", node, "whoever still holds the pipe of a child that has ended")
+        return (
+            None if known else ending("unknown", node, "a process that still holds the pipe of a child that has ended")
+        )
     if "loader_stop" in inner and "mp_join" in inner:
         return ending("other", node, "workers that torch ends, with a time limit for each")
     if any_tag(inner, "mp_join", "spawn_join"):
@@ -194,7 +200,7 @@ def _pipe(history: History, job: Job, node: Node, wait: r.Wait, pipe: r.Descript
         alone = None if writing else End("pipe_empty", node, descriptor=pipe)
         return Edge("pipe", what, _nodes(history, job, inside), otherwise=alone)
     kind = "pipe_full" if writing else "pipe_empty"
-    who = f"pid {outside[0]}" if outside else "a process (no other one holds the other end)"
+    who = f"pid {outside[0]}" if outside else "a process (no other process holds the other end)"
     return ending(kind, node, f"{who} to {verb} {name}", descriptor=pipe, others=outside)
 
 
@@ -231,8 +237,7 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
             return _file(history, node)
         if polling.supervises(history, node) and (others := _supervised(history, job, node)):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
-        left = "" if wait.remaining_seconds is None else f" (wakes in {wait.remaining_seconds:,.0f} s)"
-        return ending("sleep", node, f"time to pass{left}", detail=show(node.frame) or "")
+        return ending("sleep", node, _sleep(history, node, wait), detail=show(node.frame) or "")
     if wait is not None and wait.call in SIGNAL_WAITS:
         if others := _supervised(history, job, node):
             return Edge("supervised", f"pid {others[0].pid} thread {others[0].name}", others)
@@ -246,6 +251,17 @@ def _by_call(history: History, job: Job, node: Node) -> Edge | None:
             return Edge("pool", *found)
         return Edge("lock", waits_for, targets, end)
     return None
+
+
+def _sleep(history: History, node: Node, wait: r.Wait) -> str:
+    """What a thread waits for that sleeps: the end of this sleep, or of many short ones in turn."""
+    if wait.remaining_seconds is None:
+        return SLEEP
+    wakes = motion(history, node.pid, node.tid, LATELY_SECONDS).switches_per_second
+    every = 1.0 / wakes if wakes else float("inf")
+    if wait.remaining_seconds <= 2 * every and every <= LONGEST_NAP_SECONDS:
+        return f"{NAPS} (about every {duration(every)})"
+    return f"{SLEEP}{SLEEP_LEFT}{duration(wait.remaining_seconds)}"
 
 
 def _supervised(history: History, job: Job, node: Node) -> tuple[Node, ...]:

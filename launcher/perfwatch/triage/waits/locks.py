@@ -17,7 +17,7 @@ HELD = (A_LOCK, A_BARRIER)  # given back by the thread that took them, or shared
 A_REMOTE_CALL = "a remote call"
 AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
 NEWS = "something on the files that it watches"
-A_TASK = "a task of its event loop that could run"  # asyncio asks its selector without a timeout when no timer is set
+A_TASK = "a task of its event loop to become ready"  # asyncio asks its selector without a timeout when no timer is set
 # CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
 ENTERED = {
     "wait": A_CONDITION,

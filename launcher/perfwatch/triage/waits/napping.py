@@ -5,6 +5,7 @@ A program that naps itself uses nothing. A shell cannot: it starts ``sleep``, an
 
 from dataclasses import dataclass
 
+from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, STIRS_SHARE, USAGE_SECONDS
 from perfwatch.triage.moving.work import Work, work_of
@@ -77,7 +78,7 @@ def _work(case: Case, pid: int) -> Work | None:
 
 
 def _evidence(case: Case, chain: Chain, child: Member, said: str) -> tuple[Evidence, ...]:
-    pid, silent = chain.start.pid, f"{silence(case.history, chain.start) or 0.0:.0f} s"
+    pid, silent = chain.start.pid, f"{duration(silence(case.history, chain.start) or 0.0)}"
     return (
         case.saw("thread", f"pid {pid}", "the training thread has not run", silent, "runs within each step"),
         case.saw("usage", f"pid {child.pid}", "works at nothing", f"{said}, in all that it started", "either"),

@@ -7,6 +7,7 @@ was made for closes nothing, and the reader is never told.
 from collections.abc import Iterable
 from shlex import quote
 
+from perfwatch.text import duration
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import STORE_THREAD, TICKS_PER_SECOND, Job, Member
@@ -39,7 +40,7 @@ def untaken(socket: Socket) -> str:
     """What the kernel counts on such a connection."""
     parts = [] if socket.send_queue_bytes is None else [f"{socket.send_queue_bytes:,} bytes not taken (Send-Q)"]
     parts += [f"sent again {socket.retransmits} times"] if socket.retransmits else []
-    parts += [] if socket.sent_ago_seconds is None else [f"last sent {socket.sent_ago_seconds:.1f} s ago"]
+    parts += [] if socket.sent_ago_seconds is None else [f"last sent {duration(socket.sent_ago_seconds)} ago"]
     return ", ".join(parts)
 
 

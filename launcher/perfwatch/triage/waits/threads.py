@@ -3,7 +3,7 @@
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, may_own, owners
+from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, holds, may_own, owners
 from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
@@ -19,7 +19,7 @@ from perfwatch.triage.waits.node import (
     waits_forever,
 )
 from perfwatch.triage.waits.workers import idle
-from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags_of
 from perfwatch_probes import readings as r
 
@@ -37,10 +37,11 @@ GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); r
 OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
 OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
 OTHERS_MOVE = "other threads move"
+HELD_BY = ", held by thread "
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 ELSEWHERE_HELD = "another process may hold it"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
-LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this does not come back to release a lock in time
+LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this has not returned to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
@@ -157,6 +158,10 @@ def waits(history: History, job: Job, node: Node) -> Found:
     ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
     leading = [one for one in others if _leads_on(one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
+    owned = lock_taken(line_of(history, node.frame)) if what == A_LOCK and not native else ""
+    holders = [one for one in leading if owned and holds(history, one, owned)]
+    if holders:
+        return f'the lock "{owned}"{HELD_BY}{holders[0].name or holders[0].tid}', tuple(leading), None
     return led_to(leading) if leading else _ends_here(history, job, node, others, unsure=unsure)
 
 
@@ -171,7 +176,7 @@ def _ends_here(
     """
     native = in_native_code(history, node)
     if node.motion.frozen is False:
-        return "something that lets it move now and then", (), End("other", node)
+        return "something that unblocks it now and then", (), End("other", node)
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
         return "an event", (), End("other", node)
     locked = tuple(other.tid for other in others if waits_forever(other))
@@ -199,9 +204,13 @@ def _ends_here(
         return told, (), End("collective", node, others=locked, detail=CALLBACK)
     what = awaited(node)
     if what != A_LOCK:
-        why = "who do not come" if what == A_BARRIER else "which no thread brings about"
+        why = "and no running thread will come" if what == A_BARRIER else "and no running thread can end this wait"
         return f"{what}, {why}", (), End("lock", node, others=locked)
-    who = f"held by a thread that waits itself ({', '.join(map(str, locked))})" if locked else "that no thread releases"
+    who = (
+        f"held by a thread that is blocked itself ({', '.join(map(str, locked))})"
+        if locked
+        else "that no running thread can release"
+    )
     return f"{what} {who}", (), End("lock", node, others=locked)
 
 

@@ -94,13 +94,17 @@ def _among(history: History, job: Job, node: Node, members: list[Member], what: 
         return f"{what} {dead[0].pid}, which is gone", (), End("dead", node_of(history, job, dead[0].pid))
     busy = [worker for worker in alive if not idle(worker)]
     if busy:
-        return f"{what} {_list(busy)}", tuple(busy), None
+        return f"{what}{'s' if len(busy) > 1 else ''} {_list(busy)}", tuple(busy), None
     feeder = _feeder(history, job, [node.pid, *(w.pid for w in alive)])
     if feeder is not None:
         return f"{feeder.name or 'the queue feeder'} of pid {feeder.pid}", (), End("feeder", feeder)
     if not alive:
         return f"a {what} (none is left)", (), End("dead", node, detail="no worker is left")
-    return f"{what} {_list(alive)}, all idle", (), End("idle", node, others=tuple(w.pid for w in alive))
+    return (
+        f"{what}{'s' if len(alive) > 1 else ''} {_list(alive)}, all idle",
+        (),
+        End("idle", node, others=tuple(w.pid for w in alive)),
+    )
 
 
 def _list(nodes: list[Node]) -> str:

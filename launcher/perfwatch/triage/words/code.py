@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 
 from perfwatch.triage.history import History
-from perfwatch.triage.words.frames import is_standard, tags, user_frame
+from perfwatch.triage.words.frames import is_standard, short_name, show, tags, user_frame
+from perfwatch.verdict import Place
 from perfwatch_probes import readings as r
 
 # What a regular expression is asked for. Much else is searched, split and matched: these count on the modules, and on what
@@ -42,6 +43,21 @@ def line_of(history: History, frame: r.Frame | None) -> r.SourceLine | None:
     """The text of a frame's line, where it was read."""
     seen = history.latest(r.SourceLine, frame.file, frame.line) if frame is not None else None
     return seen.reading if seen else None
+
+
+def place_of(history: History, told: str | None, pid: int, tid: int | None) -> Place | None:
+    """The frame that ``show`` told of, in full, as the newest stack has it that shows it; the text of its line, if that was read."""
+    threads = [(pid, tid)] if tid is not None else history.of(r.Stack, pid) if told else []
+    for key in threads:
+        for seen in reversed(history.series(r.Stack, *key)):
+            for frame in seen.reading.frames:
+                if show(frame) == told:
+                    line = line_of(history, frame)
+                    text = line.text if line is not None else None
+                    return Place(
+                        function=short_name(frame.function), file=frame.file, line=frame.line, source=text or None
+                    )
+    return None
 
 
 def calling_line(history: History, stack: r.Stack) -> r.SourceLine | None:
