@@ -7,7 +7,7 @@ import pytest
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
 from perfwatch_probes.readings import Communicator as Group
-from perfwatch_probes.readings import Frame, GroupMember, ProcessEnded, Wait
+from perfwatch_probes.readings import Frame, GroupMember, Process, ProcessEnded, Wait
 from tests.triage.rank_looks import (
     BARRIER,
     FIRST,
@@ -19,6 +19,7 @@ from tests.triage.rank_looks import (
     Frames,
     job,
     judged,
+    process,
     runs,
     stands,
     uses,
@@ -95,3 +96,16 @@ def test_the_groups_tell_whether_one_that_is_gone_is_waited_for() -> None:
         history.add(STOPPED + at, Group(communicator="c", size=2, members=members))
 
     assert [one.rank for one in told(history, PAST_PATIENCE).culprits] == [1]
+
+
+@pytest.mark.parametrize(("zombies", "blamed"), [(1, [1]), (2, [])])
+def test_a_rank_that_was_a_zombie_at_first_sight_is_known_by_elimination(zombies: int, blamed: list[int]) -> None:
+    """Nothing of it can be read any more, not even its number. Of two zombies, which could be other children, it may be neither."""
+    history = job(1)
+    history.add(0.0, process(FIRST, 1, "python train.py", 0, 2))
+    stands(history, FIRST, BARRIER, FOR_EVER, STOPPED + 30.0)
+    for pid in range(FIRST + 1, FIRST + 1 + zombies):
+        history.add(STOPPED, Process(pid=pid, start_ticks=FIRST, parent_pid=1, name="python3", command=(), python=True))
+        history.add(STOPPED, ProcessEnded(pid=pid, start_ticks=FIRST, zombie=True, signal=signal.SIGKILL))
+
+    assert [one.rank for one in told(history).culprits] == blamed

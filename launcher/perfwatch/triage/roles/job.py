@@ -417,7 +417,24 @@ def _placed(sights: Sights, told: dict[int, Placement]) -> Found:
         for index, one in enumerate(below):
             found[one] = place.rank * len(below) + index
         sizes += [place.size * len(below)] if place.size is not None else []
-    return Found(found, max(sizes, default=None), numbered=True)
+    size = max(sizes, default=None)
+    return Found({**found, **_ended_unread(sights, found, size)}, size, numbered=True)
+
+
+def _ended_unread(sights: Sights, found: Ranks, size: int | None) -> Ranks:
+    """Ranks that were zombies at first sight, so that nothing of them could be read: siblings of the others, as many as are missing.
+
+    A launcher starts its ranks in their order. Where others are missing as well, nothing says which one a zombie was.
+    """
+    parents = {sights.processes[pid].parent_pid for pid in found}
+    zombies = sorted(
+        pid
+        for pid, one in sights.processes.items()
+        if pid in sights.ended and one.python and not one.command and one.parent_pid in parents and pid not in found
+    )
+    if not zombies or size != len(found) + len(zombies):
+        return {}
+    return dict(zip(zombies, (number for number in range(size) if number not in found.values()), strict=False))
 
 
 def _by_start(processes: Iterable[r.Process]) -> list[r.Process]:
