@@ -1,16 +1,27 @@
-"""A thread that waits for its card looks like a computation; only the card tells the two apart."""
+"""Threads that wait for their card: streams, callbacks, kernels that may never end."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
 import pytest
+from msgspec import structs
 
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.gauntlet.score import CONFIDENT
+from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
-from perfwatch.triage.diagnose import judge
-from perfwatch.verdict import Verdict
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.history import History
+from perfwatch.triage.rules import python, waiting_on_work
+from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import (
     Frame,
     GpuActivity,
     GpuBinding,
     GpuProcess,
     Process,
+    Reading,
     SourceLine,
     Stack,
     Thread,
@@ -18,8 +29,16 @@ from perfwatch_probes.readings import (
     Wait,
 )
 from tests.cards import UUID, bound, history_until
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
-from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training
+from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training, level
+from tests.training import TRAIN as IDLE_STREAMS_TRAIN
+from tests.triage.rank_looks import FIRST, FOR_EVER, LIB, MODULE, STOPPED, TRAIN, Frames, job, looks, runs, stands
+from tests.triage.rank_looks import TORCH as COLLECTIVE_CALLBACKS_TORCH
+from tests.triage.rank_looks import judged as collective_callbacks_judged
+
+# A thread that waits for its card looks like a computation; only the card tells the two apart.
+
 
 STEPS = [FORWARD, BACKWARD, OPTIMIZER, READS_LOSS]
 UNKNOWN = ("inconclusive", None)
@@ -281,10 +300,10 @@ def test_a_value_that_is_waited_for_is_no_output_and_no_computation_where_the_ca
     printing.add(
         SourceLine(file="/app/train.py", line=33, text="print(step, loss.item())", calls=("print", "loss.item"))
     )
-    for job, stacks in ((printing, [FORWARD, (PRINTS,), (PRINTS,), BACKWARD]), (reading, [READS_LOSS])):
+    for one, stacks in ((printing, [FORWARD, (PRINTS,), (PRINTS,), BACKWARD]), (reading, [READS_LOSS])):
         if binding is not None:
-            job.add(binding)
-        job.goes_on(20, stacks, writes=2)
+            one.add(binding)
+        one.goes_on(20, stacks, writes=2)
 
     seen = binding is None
     assert (printing.verdict().cause == "slow_output") is seen
@@ -299,3 +318,405 @@ def test_a_training_on_a_card_that_cannot_be_read_is_not_called_one_on_the_cpu()
 
     assert named(verdict) == ("healthy", "balanced")
     assert [one.witness for one in verdict.missing] == ["gpu"]
+
+
+# A callback that a card's stream waits for, and that waits for a lock of whoever waits for the card; and its look-alikes.
+
+
+FOLDER = RECORDINGS / "deadlocked_locks" / "fires" / "callback_of_a_card"
+
+
+def judged(change: Callable[[Reading], Reading] = lambda reading: reading) -> Verdict:
+    """The recorded job, with readings changed."""
+    whole, at = load_case(FOLDER), expected_of(FOLDER).at
+    history = History()
+    for one in whole.records:
+        if one.at <= at:
+            history.add(one.at, change(one.reading))
+    history.at = at
+    return judge(Case(history, whole.session, whole.events))
+
+
+def test_both_lines_and_the_lock_are_named() -> None:
+    """The thread that spins, and the one that its card waits for."""
+    verdict = judged()
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+    assert "holds self.lock" in verdict.summary
+    assert [one.frame for one in verdict.culprits] == ["report (monitor.py:33)", "_on_done (monitor.py:18)"]
+
+
+def test_a_thread_of_the_program_that_asks_for_the_lock_keeps_no_card() -> None:
+    """Whoever holds the lock may be computing: the line is called neither a hang nor work."""
+
+    def started(reading: Reading) -> Reading:
+        if isinstance(reading, Stack) and any("_on_done" in frame.function for frame in reading.frames):
+            return structs.replace(reading, thread="Thread-1 (watch)")
+        return reading
+
+    assert judged(started).state == "inconclusive"
+
+
+def test_another_lock_keeps_nobody() -> None:
+    """The callback asks for a lock that the training thread does not hold."""
+
+    def other(reading: Reading) -> Reading:
+        if isinstance(reading, SourceLine) and reading.text.startswith("with self.lock"):
+            return structs.replace(reading, text="with self.log:", within=("self.log",))
+        return reading
+
+    assert judged(other).state == "inconclusive"
+
+
+def test_a_card_at_work_will_come_to_the_callback() -> None:
+    """A long kernel before it, and time heals it."""
+
+    def works(reading: Reading) -> Reading:
+        busy = isinstance(reading, GpuActivity)
+        return structs.replace(reading, graphics=1.0, sm_active=0.9, dram=0.3, tensor=0.4) if busy else reading
+
+    assert judged(works).cause != "deadlocked_locks"
+
+
+# A thread that waits for what a collective's callback brings waits for the other ranks, not for a lock.
+
+
+GLOO, FLUSHER, BESIDE = 900, 901, 902
+UNTIL = STOPPED + 90.0
+TAKES_UP: Frames = (
+    Frame("wait", LIB + "threading.py", 327),
+    Frame("get", LIB + "queue.py", 171),
+    Frame("finish", TRAIN, 33),
+    MODULE,
+)
+TAKES_A_LOCK: Frames = (Frame("log", TRAIN, 51), MODULE)
+FLUSHES: Frames = (Frame("flush", TRAIN, 70), Frame("_bootstrap", LIB + "threading.py", 1002))
+VALIDATES: tuple[Frames, ...] = tuple(
+    (Frame("forward", COLLECTIVE_CALLBACKS_TORCH + f"nn/modules/{kind}.py", 134), Frame("validate", TRAIN, 46), MODULE)
+    for kind in ("linear", "activation", "container")
+)
+ASKS: Frames = (Frame("read", LIB + "socket.py", 700), Frame("fetch", TRAIN, 91), MODULE)
+WITHIN_THE_TIMEOUT = Wait(call="futex", number=202, kind="futex", remaining_seconds=1800.0)
+READS = Wait(call="recvfrom", number=45, kind="recv", fd=9, forever=True)
+
+
+def taking_up(gloo: Wait, frames: Frames = TAKES_UP) -> History:
+    """The second of two ranks waits in Python, beside a thread of gloo's in such a wait."""
+    history = job(2)
+    stands(history, FIRST + 1, frames, FOR_EVER, UNTIL)
+    for at in looks(STOPPED, UNTIL):
+        history.add(at, Thread(pid=FIRST + 1, tid=GLOO, name="pt_gloo_runloop", state="S", cpu_seconds=1.0, run_seconds=1.0,
+                               voluntary_switches=50, ran_ago_seconds=at - STOPPED, wait=gloo))  # fmt: skip
+    return history
+
+
+def validating(history: History, at: float = UNTIL) -> Verdict:
+    """What is said while the first rank goes through its validation set."""
+    runs(history, FIRST, VALIDATES, STOPPED, UNTIL)
+    return collective_callbacks_judged(history, at)
+
+
+@pytest.mark.parametrize("after_seconds", [7.0, 80.0])
+def test_a_rank_that_takes_up_what_the_backend_reduces_waits_for_the_one_that_validates(after_seconds: float) -> None:
+    """Its queue is filled by gloo's own thread as soon as all ranks have come to the collective."""
+    verdict = validating(taking_up(WITHIN_THE_TIMEOUT), STOPPED + after_seconds)
+
+    assert (verdict.state, verdict.cause) == ("busy", "evaluating")
+    assert {one.rank for one in verdict.culprits} == {0}
+
+
+def test_a_rank_that_never_comes_to_the_collective_is_blamed_and_not_the_one_that_waits_for_its_callback() -> None:
+    """It waits for the network."""
+    history = taking_up(WITHIN_THE_TIMEOUT)
+    stands(history, FIRST, ASKS, READS, UNTIL)
+
+    verdict = collective_callbacks_judged(history, UNTIL)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert {one.rank for one in verdict.culprits} == {0}
+
+
+def test_a_queue_that_no_collective_can_fill_is_one_that_nobody_fills() -> None:
+    """Gloo's thread waits for its next task: no collective is under way."""
+    verdict = validating(taking_up(FOR_EVER))
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+    assert verdict.confidence > 0.9
+
+
+def test_two_threads_that_wait_for_locks_explain_each_other_whatever_is_under_way() -> None:
+    """A callback brings news; that it releases a lock for which two ask is far less likely."""
+    history = taking_up(WITHIN_THE_TIMEOUT, TAKES_A_LOCK)
+    stands(history, FIRST + 1, FLUSHES, FOR_EVER, UNTIL, tid=FLUSHER)
+
+    verdict = validating(history)
+
+    assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
+
+
+def test_beside_a_thread_that_moves_it_is_no_deadlock_while_another_rank_may_come() -> None:
+    """Another thread might fill the queue, and so might the collective that the first rank has yet to join."""
+    history = taking_up(WITHIN_THE_TIMEOUT)
+    runs(history, FIRST + 1, (FLUSHES,), STOPPED, UNTIL, tid=BESIDE, share=0.03)
+
+    verdict = validating(history)
+
+    assert (verdict.state, verdict.cause) == ("busy", "evaluating")
+
+
+# A stream that stops at something which never comes: the card has nothing to do, and the thread that waits for it spins.
+
+
+STEP = (FORWARD, BACKWARD, OPTIMIZER, READS_LOSS)
+SYNCHRONISES = (Frame("synchronize", f"{TORCH}/cuda/streams.py", 108), Frame("train", IDLE_STREAMS_TRAIN, 31))
+
+
+def waits(seconds: float, at: tuple[Frame, ...] = READS_LOSS, load: str = "idle_context", **line: object) -> Training:
+    """A loop at work for ten seconds, which then spins at one line."""
+    job = Training()
+    if line:
+        job.add(SourceLine(file=IDLE_STREAMS_TRAIN, line=20, **line))  # type: ignore[arg-type]
+    job.goes_on(10.0, STEP, load="bf16_matmul", engine=0.5)
+    return job.goes_on(seconds, [at], load=load, engine=0.0)
+
+
+@pytest.mark.parametrize("at", [READS_LOSS, SYNCHRONISES])
+def test_who_waits_for_a_card_with_nothing_to_do_hangs_when_the_patience_is_over(at: tuple[Frame, ...]) -> None:
+    """At the reading of a loss as at a call that synchronises; until then it is suspected."""
+    early, late = waits(40.0, at).verdict(), waits(70.0, at).verdict()
+
+    assert (early.state, early.suspect.cause if early.suspect else None) == ("inconclusive", "stuck_kernel")
+    assert (late.state, late.cause) == ("hung", "stuck_kernel")
+    assert "nothing to do" in late.summary
+    assert late.culprits[0].frame is not None
+    assert late.culprits[0].frame.startswith("train (train.py:")
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("spectrum = torch.linalg.svd(weights).S.sum().item()", ("item", "sum", "torch.linalg.svd")),
+        ("kinds = labels.unique().tolist()", ("tolist", "labels.unique")),
+        ("best = sorted(scores)[0].item()", ("item", "sorted")),
+    ],
+)
+def test_a_line_that_may_compute_on_the_host_is_no_wait_for_a_card(text: str, calls: tuple[str, ...]) -> None:
+    """The same names are called on tensors in host memory, and what else the line calls may take its time."""
+    assert waits(70.0, text=text, calls=calls).verdict().state != "hung"
+
+
+def test_a_card_that_had_work_a_moment_ago_serves_the_thread() -> None:
+    """A long kernel, and then a pause."""
+    job = waits(50.0, load="fp32_matmul").goes_on(20.0, [READS_LOSS], load="idle_context", engine=0.0)
+
+    assert job.verdict().state != "hung"
+
+
+def test_a_thread_that_works_meanwhile_may_be_what_the_stream_waits_for() -> None:
+    """A host function that writes out what the card has made."""
+    job = waits(70.0)
+    for second in range(10, 80):
+        one = Thread(pid=PID, tid=PID + 9, name="cuda", state="R", cpu_seconds=0.5 * second, run_seconds=0.5 * second)
+        job.history.add(float(second), one)
+
+    assert job.verdict().state != "hung"
+
+
+# torch's engine at a full core beside a training thread that waits: it computes, or spins for a card.
+
+
+WORKER = Thread(
+    pid=PID,
+    tid=755,
+    name="python",
+    state="R",
+    cpu_seconds=0.0,
+    run_seconds=0.0,
+    run_delay_seconds=0.0,
+    voluntary_switches=0,
+    read_calls=0,
+    write_calls=0,
+)
+
+
+@pytest.mark.parametrize(("load", "works"), [("bf16_matmul", True), ("one_spinning_kernel", False)])
+def test_an_engine_that_spins_for_a_card_that_only_polls_is_no_work(load: str, works: bool) -> None:
+    """Nobody could read the stacks. What the card waits for is another rank's, and comes no sooner for that."""
+    job = Training().goes_on(8.0, [FORWARD, BACKWARD, OPTIMIZER], load="bf16_matmul", engine=0.5)
+    case = job.goes_on(20.0, [()], load=load, run_share=0.0, wait=SLEEP, engine=1.0).case()
+
+    found = waiting_on_work.judge(case)
+
+    assert isinstance(found, Finding) is works
+
+
+def test_a_thread_of_the_program_works_whatever_the_card_waits_for() -> None:
+    """The other ranks wait for this one, whose training thread waits for it."""
+    job = Training().goes_on(8.0, [FORWARD, BACKWARD, OPTIMIZER], load="bf16_matmul")
+    for second in range(20):
+        job.goes_on(1.0, [()], load="one_spinning_kernel", run_share=0.0, wait=SLEEP)
+        job.add(structs.replace(WORKER, cpu_seconds=float(second), run_seconds=float(second)))
+
+    assert isinstance(waiting_on_work.judge(job.case()), Finding)
+
+
+# A card whose newest kernel may never end, and a program that only decodes: what the window shows besides is not of now.
+
+
+NEWEST_KERNEL_STEPS = [FORWARD, BACKWARD, OPTIMIZER]
+
+
+@pytest.mark.parametrize("before", ["bf16_matmul", "late_peer"])
+def test_a_card_that_has_spun_for_longer_than_ever_is_neither_well_nor_merely_empty(before: str) -> None:
+    """The host launches on for a while beside a kernel that never ends: the end of that is not known yet."""
+    verdict = (
+        Training()
+        .goes_on(8.0, NEWEST_KERNEL_STEPS, load=before)
+        .goes_on(4.0, NEWEST_KERNEL_STEPS, load="one_spinning_kernel")
+        .verdict()
+    )
+
+    assert (verdict.state, verdict.cause) == ("inconclusive", None)
+
+
+@pytest.mark.parametrize(("now", "told"), [([FORWARD], False), (NEWEST_KERNEL_STEPS, True)])
+def test_who_only_decodes_does_not_train_on_a_card_that_waits_for_launches(
+    now: list[tuple[Frame, ...]], told: bool
+) -> None:
+    """Item after item, without a gradient: small kernels lie in the nature of that."""
+    job = Training().goes_on(8.0, NEWEST_KERNEL_STEPS, load="bf16_matmul").goes_on(6.0, now, load="tiny_kernels")
+
+    assert isinstance(python.host_bound_python(job.case()), Finding) is told
+
+
+def test_who_makes_steps_trains_however_seldom_a_backward_pass_is_met() -> None:
+    """All but the head is frozen: the steps that are counted say so."""
+    job = Training().steps(1, 0.05).goes_on(8.0, NEWEST_KERNEL_STEPS, load="bf16_matmul").steps(160, *[0.05] * 20)
+    job.goes_on(6.0, [FORWARD], load="tiny_kernels").steps(280, *[0.05] * 20, ago=0.05)
+
+    assert isinstance(python.host_bound_python(job.case()), Finding)
+
+
+@pytest.mark.parametrize(
+    ("loads", "told"),
+    [
+        ([("idle_context", 1.5), ("bf16_matmul", 3.5)], False),
+        ([("idle_context", 0.5), ("bf16_matmul", 1.0)] * 4, True),
+        ([("idle_context", 1.5), ("bf16_matmul", 4.0), ("idle_context", 1.5)], True),
+        ([("tiny_kernels", 1.5), ("bf16_matmul", 3.5)], True),
+    ],
+)
+def test_a_card_that_was_idle_once_and_full_since_waits_for_no_launches(
+    loads: list[tuple[str, float]], told: bool
+) -> None:
+    """A rollout ended and updates began; a card that idles again and again, or has gaps while it works, waits."""
+    job = Training()
+    for load, seconds in loads:
+        job.goes_on(seconds, NEWEST_KERNEL_STEPS, load=load)
+
+    assert isinstance(python.host_bound_python(job.case()), Finding) is told
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(9, "inconclusive"), (50, "inconclusive"), (62, "hung")])
+def test_the_first_kernel_that_is_seen_gets_a_minute(seconds: float, state: str) -> None:
+    """Nothing says how long the kernels of this job take; after a minute it is less sure than with a history."""
+    verdict = Training().goes_on(seconds, [READS_LOSS], load="one_spinning_kernel").verdict()
+    known = (
+        Training()
+        .goes_on(8, NEWEST_KERNEL_STEPS, load="bf16_matmul")
+        .goes_on(9, [READS_LOSS], load="one_spinning_kernel")
+    )
+
+    assert verdict.state == state
+    assert (verdict.cause or (verdict.suspect and verdict.suspect.cause)) == "stuck_kernel"
+    assert (known.verdict().state, level(known.verdict().confidence)) == ("hung", "certain")
+    assert state != "hung" or level(verdict.confidence) == "medium"
+
+
+@pytest.mark.parametrize("first", [3.0, 7.0, 9.5])
+def test_a_kernel_that_takes_ten_seconds_in_each_step_is_no_hang(first: float) -> None:
+    """Attached in the midst of one: at no moment of four steps is it hung."""
+    job, states = Training().goes_on(first, [READS_LOSS], load="one_spinning_kernel"), set()
+    for _ in range(4):
+        job.goes_on(0.5, NEWEST_KERNEL_STEPS, load="tiny_kernels")
+        for _ in range(5):
+            states.add(job.goes_on(1.9, [READS_LOSS], load="one_spinning_kernel").verdict().state)
+
+    assert "hung" not in states
+    assert job.goes_on(40, [READS_LOSS], load="one_spinning_kernel").verdict().cause == "stuck_kernel"
+
+
+@pytest.mark.parametrize(
+    ("passes", "age_seconds", "state"),
+    [(200, 60.0, "hung"), (11, 20.0, "inconclusive"), (200, 2000.0, "inconclusive")],
+)
+def test_the_host_remembers_how_often_a_backward_pass_ran(passes: int, age_seconds: float, state: str) -> None:
+    """Attached after the last step; few passes, or some seconds for each, say nothing against a kernel of eleven seconds."""
+    job = Training()
+    job.add(
+        Process(pid=PID, start_ticks=1, parent_pid=1, name="python", command=("python", "train.py"), python=True,
+                torch_loaded=True, age_seconds=age_seconds),
+        Thread(pid=PID, tid=ENGINE, name="pt_autograd_0", state="S", cpu_seconds=9.0, run_seconds=9.0,
+               voluntary_switches=passes, ran_ago_seconds=0.1),
+    )  # fmt: skip
+
+    assert job.goes_on(11, [READS_LOSS], load="one_spinning_kernel").verdict().state == state
+
+
+# Two ranks whose cards only poll, each behind a receive of its own, where nobody may ask a flight recorder.
+
+
+CASE = RECORDINGS / "wedged_collective" / "lookalike" / "both_only_poll_behind_receives"
+SHORT_PATIENCE = 20.0  # seconds; the recording is 25 s long
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Recording:
+    """Recorded on two H100: a pipeline whose stages disagree on the number of micro-batches; asked with a short patience."""
+    whole = load_case(CASE)
+    conditions = {**whole.session.conditions, "patience_seconds": SHORT_PATIENCE}
+    return replace(whole, session=msgspec.structs.replace(whole.session, conditions=conditions))
+
+
+def test_where_all_wait_in_one_helper_its_callers_tell() -> None:
+    """A helper that synchronises after each send and receive: the stages came there from lines of their own."""
+    verdict = diagnose(load_case(CASE.parent / "both_poll_in_one_helper"))
+
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "mismatched_collective"
+    assert [one.frame for one in verdict.culprits] == ["step (schedule.py:22)", "step (schedule.py:33)"]
+
+
+def test_it_is_suspected_while_the_patience_runs() -> None:
+    """With a countdown, so that a one-shot look waits for it."""
+    suspect = diagnose(load_case(CASE)).suspect
+
+    assert suspect is not None
+    assert (suspect.state, suspect.cause) == ("hung", "mismatched_collective")
+    assert suspect.decides_in_seconds > 0.0
+
+
+def test_beyond_it_the_job_hangs_and_nobody_claims_to_know_in_which_call(impatient: Recording) -> None:
+    """Both ranks are named with their lines."""
+    verdict = diagnose(impatient)
+
+    assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
+    assert verdict.confidence < CONFIDENT
+    assert [one.rank for one in verdict.culprits] == [0, 1]
+
+
+def test_a_card_that_works_keeps_it_open(impatient: Recording) -> None:
+    """One of the two may only be late."""
+    first = min(one.reading.uuid for one in impatient.records if isinstance(one.reading, GpuActivity))
+    records = tuple(_working(one) if _is_of(one, first) else one for one in impatient.records)
+
+    assert diagnose(replace(impatient, records=records)).state != "hung"
+
+
+def _is_of(record: Record, uuid: str) -> bool:
+    return isinstance(record.reading, GpuActivity) and record.reading.uuid == uuid
+
+
+def _working(record: Record) -> Record:
+    busy = msgspec.structs.replace(record.reading, tensor=0.4, dram=0.3, sm_active=0.9)
+    return msgspec.structs.replace(record, reading=busy)

@@ -1,11 +1,55 @@
-"""Polling for a file: which file it is, named by the variables around the wait, and since when it stays."""
+"""Files: which one a loop polls for, since when, and what a thread in state D reads."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
 import pytest
 
-from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import APPEARS, GOES, Descriptor, Frame, SourceLine, Stack, Steps, Wait
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.triage.diagnose import diagnose
+from perfwatch.triage.history import History
+from perfwatch.triage.rules.files import UNOWNED
+from perfwatch.verdict import Level, Verdict
+from perfwatch_probes.readings import (
+    APPEARS,
+    GOES,
+    Descriptor,
+    FileGrowth,
+    Frame,
+    Process,
+    Reading,
+    SourceLine,
+    Stack,
+    Steps,
+    Thread,
+    Wait,
+)
+from tests.recorded import RECORDINGS, load_case
 from tests.training import level
-from tests.triage.rank_looks import FIRST, MODULE, STEP, TRAIN, Frames, job, judged, runs, uses
+from tests.triage.rank_looks import (
+    BARRIER,
+    FIRST,
+    FOR_EVER,
+    LIB,
+    MODULE,
+    STEP,
+    STOPPED,
+    TORCH,
+    TRAIN,
+    Frames,
+    job,
+    judged,
+    looks,
+    process,
+    runs,
+    stands,
+    uses,
+)
+
+# Polling for a file: which file it is, named by the variables around the wait, and since when it stays.
+
 
 NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.5)
 
@@ -198,3 +242,290 @@ def test_a_run_whose_steps_were_regular_for_long_is_given_less_time(
                                     loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
 
     assert judged(history, stopped + waited).state == state
+
+
+# Ranks that look for a lock file again and again: whether one of them hangs depends on what the others do meanwhile.
+
+
+BUILDS_UNDER_A_LOCK = RECORDINGS / "waiting_on_work" / "fires" / "rank_that_builds_under_a_lock_file"
+TAKES = (Frame("acquire", LIB + "site-packages/filelock/_api.py", 300), Frame("prepare", TRAIN, 30), MODULE)
+BUILDS: tuple[Frames, ...] = tuple((Frame("build", TRAIN, 40 + line), MODULE) for line in range(3))
+STARTS = (Frame("wait", LIB + "subprocess.py", 1264), Frame("compile_ops", TRAIN, 50), MODULE)
+CHILD, UNTIL = 300, STOPPED + 90.0
+LOOKING_FOR_A_FILE_NAP = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.05)
+BUILDER = Wait(call="wait4", number=61, kind="child", child_pid=CHILD, forever=True)
+
+
+def looking_for_a_file_looks_for_it(history: History, pid: int) -> None:
+    """FileLock's own loop."""
+    runs(history, pid, (TAKES,), STOPPED, UNTIL, share=0.004, wait=LOOKING_FOR_A_FILE_NAP)
+    uses(history, pid, 0.004, 0.0, UNTIL)
+
+
+def builds_itself(history: History) -> None:
+    """Python of the first rank's own."""
+    runs(history, FIRST, BUILDS, STOPPED, UNTIL, calls_per_second=100)
+    uses(history, FIRST, 0.95, 4e6, UNTIL)
+
+
+def lets_a_child_build(history: History) -> None:
+    """The first rank waits for a compiler."""
+    history.add(STOPPED, process(CHILD, FIRST, "cc1plus -O3"))
+    stands(history, FIRST, STARTS, BUILDER, UNTIL)
+    runs(history, CHILD, (), STOPPED, UNTIL)
+    uses(history, CHILD, 0.95, 1e4, UNTIL)
+
+
+def verdict_of(history: History) -> Verdict:
+    """Well beyond the patience."""
+    return judged(history, UNTIL)
+
+
+@pytest.mark.parametrize(("works", "worker"), [(builds_itself, FIRST), (lets_a_child_build, CHILD)])
+def test_who_waits_for_a_lock_file_is_no_hang_while_another_rank_works(
+    works: Callable[[History], None], worker: int
+) -> None:
+    """It downloads, builds or computes, or what it has started does: the lock is let go after that."""
+    history = job(3, trained=False)
+    works(history)
+    for rank in (1, 2):
+        looking_for_a_file_looks_for_it(history, FIRST + rank)
+
+    verdict = verdict_of(history)
+
+    assert verdict.state != "hung"
+    assert "waiting_for_file" not in {one.cause for one in verdict.findings}
+    assert worker in {culprit.worker_pid or culprit.pid for culprit in verdict.culprits}
+
+
+def test_a_rank_that_waits_for_another_ones_lock_file_is_not_even_suspected() -> None:
+    """Recorded: the first rank lets a child compress a corpus under a FileLock, for which the other one waits."""
+    verdict = diagnose(load_case(BUILDS_UNDER_A_LOCK), expected_of(BUILDS_UNDER_A_LOCK).at)
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert verdict.findings == ()
+
+
+def test_ranks_that_all_look_for_a_lock_file_wait_for_one_that_was_left_behind() -> None:
+    """No process of the job holds it; one outside of the job may."""
+    history = job(3, trained=False)
+    for rank in range(3):
+        looking_for_a_file_looks_for_it(history, FIRST + rank)
+
+    verdict = verdict_of(history)
+
+    assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
+    assert verdict.confidence == Level.MEDIUM
+
+
+def test_beside_a_rank_that_is_elsewhere_it_is_not_sure_whose_fault_the_lock_file_is() -> None:
+    """That one may hold it, though it does nothing."""
+    history = job(2, trained=False)
+    stands(history, FIRST, BARRIER, FOR_EVER, UNTIL)
+    looking_for_a_file_looks_for_it(history, FIRST + 1)
+
+    found = {one.cause: one for one in verdict_of(history).findings}
+
+    assert found["waiting_for_file"].confidence <= UNOWNED
+
+
+ROUND_SECONDS, WORK_SECONDS = 360.0, 60.0
+POLLS = (Frame("wait_for", TRAIN, 30), MODULE)
+TESTS_FOR_IT = SourceLine(
+    file=TRAIN, line=30, text="time.sleep(1)", calls=("time.sleep",), loop_calls=("os.path.exists",), loops=("while",)
+)
+EVALUATES: tuple[Frames, ...] = tuple(
+    (Frame("forward", TORCH + "nn/modules/linear.py", 125), Frame("evaluate", TRAIN, 40 + line), MODULE)
+    for line in range(3)
+)
+
+
+def takes_turns(rounds: int, work: tuple[Frames, ...], pause_seconds: float) -> History:
+    """A minute of work, and five in which it looks for a file; with no work only that."""
+    history = History()
+    history.add(0.0, process(FIRST, 1, "python follow.py"))
+    history.add(1.0, TESTS_FOR_IT)
+    for number in range(rounds):
+        began = number * ROUND_SECONDS
+        waits = began + (WORK_SECONDS if work else 0.0)
+        runs(history, FIRST, work, began, waits)
+        nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=pause_seconds)
+        runs(history, FIRST, (POLLS,), waits, began + ROUND_SECONDS, share=0.0003, wait=nap)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "state"),
+    [
+        (takes_turns(1, EVALUATES, 1.0), "inconclusive"),  # the next checkpoint
+        (takes_turns(2, EVALUATES, 1.0), "inconclusive"),
+        (takes_turns(1, (), 10.0), "inconclusive"),  # before the first one
+        (takes_turns(2, STEP, 1.0), "inconclusive"),  # rollouts of another job: they came before
+        (takes_turns(1, STEP, 1.0), "hung"),
+        (takes_turns(1, (), 1.0), "hung"),  # a flag of its own job, or a lock
+    ],
+)
+def test_who_takes_what_another_job_brings_is_not_hung_between_two_files(history: History, state: str) -> None:
+    """A file that never came before, to a job that trains or asks all the time, is missed."""
+    verdict = judged(history, max(one.at for one in history.series(Thread, FIRST, FIRST)))
+
+    assert verdict.state == state
+
+
+def test_a_deadline_that_was_read_half_is_no_long_sleep() -> None:
+    """The program was writing it at that moment: recorded once in a minute of naps of a tenth of a second, as 141 days."""
+    history = takes_turns(1, (), 0.1)
+    torn = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=12_215_313.8)
+    looks = history.series(Thread, FIRST, FIRST)
+    history.add(looks[80].at + 0.1, msgspec.structs.replace(looks[80].reading, wait=torn))
+
+    verdict = judged(history, looks[-1].at)
+
+    assert (verdict.state, verdict.cause) == ("hung", "waiting_for_file")
+
+
+# A thread in state D waits for a file only where a file, a call on one or a function of the kernel's for one was seen.
+
+
+CASE = RECORDINGS / "blocked_storage" / "lookalike" / "child_made_by_vfork"
+PARENT = load_case(CASE).session.root_pids[0]
+
+
+def state_d_judged(wchan: str, call: str, kind: str = "other") -> Verdict:
+    """The recorded thread in state D, without its child and somewhere else in the kernel."""
+    recording, at = load_case(CASE), expected_of(CASE).at
+    records = [one for one in recording.records if not _is_child(one.reading)]
+
+    def elsewhere(reading: Reading) -> Reading:
+        if not isinstance(reading, Thread) or reading.tid != PARENT or reading.wait is None:
+            return reading
+        wait = msgspec.structs.replace(reading.wait, call=call, kind=kind)
+        return msgspec.structs.replace(reading, wchan=wchan, wait=wait)
+
+    told = tuple(msgspec.structs.replace(one, reading=elsewhere(one.reading)) for one in records)
+    return diagnose(replace(recording, records=told), at)
+
+
+def test_who_made_a_child_waits_for_it_and_for_no_file() -> None:
+    """Until the child has become a program of its own its parent is in state D."""
+    recording = load_case(CASE)
+    child = next(r.pid for one in recording.records if isinstance(r := one.reading, Process) and _is_child(r))
+    verdict = diagnose(recording, expected_of(CASE).at)
+
+    assert verdict.cause == "blocked_child"
+    assert f"waits for child {child} " in verdict.summary
+
+
+@pytest.mark.parametrize(("wchan", "call"), [("kernel_clone", "vfork"), ("rwsem_down_write_slowpath", "mmap")])
+def test_what_was_not_seen_to_be_storage_is_suspected_at_most(wchan: str, call: str) -> None:
+    """No child to follow, no file."""
+    verdict = state_d_judged(wchan, call)
+
+    assert (verdict.state, verdict.cause) == ("inconclusive", None)
+    assert verdict.suspect is not None
+    assert f"blocked in {call}, for the kernel ({wchan})" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("wchan", "call", "kind"),
+    [
+        ("request_wait_answer", "page_fault", "page_fault"),
+        ("nfs_wait_bit_killable", "mmap", "other"),
+        ("rpc_wait_bit_killable", "mmap", "other"),
+        ("nvme_submit_sync_cmd", "other", "other"),
+        ("0", "execve", "other"),
+    ],
+)
+def test_a_call_or_a_function_for_files_tells_storage(wchan: str, call: str, kind: str) -> None:
+    """A mapped file, functions of NFS and of a disk that begin like the GPU driver's, a program that is read."""
+    assert state_d_judged(wchan, call, kind).cause == "blocked_storage"
+
+
+def _is_child(reading: Reading) -> bool:
+    return isinstance(reading, Process) and reading.parent_pid == PARENT
+
+
+# A log that was written regularly and is not any more tells since when a rank does nothing; one that was not tells nothing.
+
+
+SILENT_LOGS_POLLS: Frames = (Frame("wait_for_teacher", TRAIN, 24), MODULE)
+SILENT_LOGS_BEGAN, SILENT_LOGS_SEEN_FOR = 150.0, 6.0
+LOG: dict[str, Any] = {
+    "fd": 1,
+    "path": "/runs/train.log",
+    "size_bytes": 9000,
+    "modified_ago_seconds": 100.0,
+    "alike_lines": 200,
+}
+
+
+def polls(*files: dict[str, Any], calls: int = 210, writes: int = 0, ran: float = 40.0) -> Verdict:
+    """What is said after six seconds of a rank that sleeps and looks for a file, of which it is known what it writes.
+
+    calls: to write, that its training thread has made. writes: and makes at each look. ran: seconds of CPU time, until then.
+    """
+    history: History = job(1, trained=False)
+    end = SILENT_LOGS_BEGAN + SILENT_LOGS_SEEN_FOR
+    for turn, at in enumerate(looks(SILENT_LOGS_BEGAN, end)):
+        history.add(at, Thread(pid=FIRST, tid=FIRST, name="python", state="S", cpu_seconds=ran, run_seconds=ran + turn / 1000,
+                               wait=NAP, voluntary_switches=turn, ran_ago_seconds=0.01, write_calls=calls + writes * turn))  # fmt: skip
+        history.add(at, Stack(pid=FIRST, tid=FIRST, frames=SILENT_LOGS_POLLS, samples=10, span_seconds=0.5))
+    uses(history, FIRST, 0.001, 0.0, end, SILENT_LOGS_BEGAN)
+    history.add(SILENT_LOGS_BEGAN, SourceLine(file=TRAIN, line=24, text="time.sleep(0.5)", calls=("time.sleep",),
+                                  loop_calls=("os.path.exists", "time.sleep"), loops=("while",)))  # fmt: skip
+    for file in files:
+        history.add(SILENT_LOGS_BEGAN + 1.0, FileGrowth(pid=FIRST, **file))
+    return judged(history, end)
+
+
+def test_a_poll_of_a_rank_whose_log_fell_silent_long_ago_has_lasted_as_long() -> None:
+    """After some seconds of watching, and without certainty."""
+    verdict = polls(LOG)
+
+    assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "waiting_for_file", 0.65)
+    assert verdict.silent_seconds == 105.0
+    assert ("log", "last written 1 min 45 s ago", "200 lines alike over 52 s") in [
+        (one.witness, one.observed, one.expected) for one in verdict.evidence
+    ]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"alike_lines": None},
+        {"alike_lines": 7},
+        {"alike_lines": 4000, "modified_ago_seconds": 142.0},
+        {"alike_lines": 21, "modified_ago_seconds": 70.0},
+    ],
+    ids=["irregular", "few", "of_the_start", "seldom"],
+)
+def test_a_log_that_was_not_written_often_may_be_silent_for_long(changed: dict[str, Any]) -> None:
+    """Irregular, a few lines, all of them while the program started, or one each four seconds and silent for less than twenty times."""
+    assert polls({**LOG, **changed}).state == "inconclusive"
+
+
+def test_lines_that_an_earlier_run_left_in_the_log_do_not_count() -> None:
+    """This one has made a few calls to write."""
+    assert polls(LOG, calls=4).state == "inconclusive"
+
+
+def test_a_rank_that_writes_another_file_is_not_silent() -> None:
+    """Its events, or a checkpoint."""
+    events = {"fd": 7, "path": "/runs/events.out", "size_bytes": 77, "modified_ago_seconds": 2.0}
+
+    assert polls(LOG, events).state == "inconclusive"
+
+
+def test_a_rank_that_writes_to_a_terminal_meanwhile_is_not_silent() -> None:
+    """Or to a pipe, or to files that it closes again: its calls tell."""
+    assert polls(LOG, writes=1).state == "inconclusive"
+
+
+def test_who_computed_for_longer_than_the_log_was_written_went_on_without_a_word() -> None:
+    """The lines were about its start."""
+    assert polls(LOG, ran=90.0).state == "inconclusive"
+
+
+def test_without_files_the_patience_is_waited_out() -> None:
+    """As before."""
+    assert polls().state == "inconclusive"

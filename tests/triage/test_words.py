@@ -1,15 +1,36 @@
-"""What a verdict says, beside what it judges: its evidence speaks for it, and its sentence names who is meant."""
+"""What a verdict says: evidence for it, names, short times; and what is said where no cause can be named."""
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.recording.recording import Record
-from perfwatch.triage.diagnose import diagnose
+from perfwatch.report.sentences import links_of
+from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose, judge
+from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Frame, GpuActivity, GpuSample, Stack, Thread
+from perfwatch_probes.readings import (
+    Descriptor,
+    Frame,
+    GpuActivity,
+    GpuSample,
+    PolledFile,
+    ProbeCall,
+    Process,
+    Reading,
+    Stack,
+    Thread,
+    Wait,
+)
 from tests.recorded import RECORDINGS, load_case
+from tests.sessions import session
+from tests.triage.rank_looks import BARRIER, FIRST, FOR_EVER, MODULE, STOPPED, TRAIN, job, runs, stands
+from tests.triage.rank_looks import judged as as_seen_judged
+
+# What a verdict says, beside what it judges: its evidence speaks for it, and its sentence names who is meant.
 
 
 def judged(case: str) -> Verdict:
@@ -273,3 +294,212 @@ def test_a_function_that_computes_in_python_launches_nothing() -> None:
 
     assert "Python computes at assign (matcher.py:" in verdict.summary
     assert "tensors or a native library" in verdict.next[0]
+
+
+# Who is shown where no cause can be named.
+
+
+STEADY = ((Frame("merge", TRAIN, 40), MODULE), (Frame("merge", TRAIN, 41), MODULE))
+SOON = 0.6  # seconds after all began: nothing is suspected yet
+
+
+def test_of_ranks_that_wait_in_a_collective_the_one_that_has_not_come_is_shown() -> None:
+    """It is the first to be looked at, whatever it does."""
+    history = job(2, trained=False)
+    stands(history, FIRST, BARRIER, FOR_EVER, SOON, since=0.0)
+    runs(history, FIRST + 1, STEADY, 0.0, SOON)
+    verdict = as_seen_judged(history, SOON)
+
+    assert verdict.summary.startswith(f"no cause fits so far: rank 1's main thread of pid {FIRST + 1} at merge")
+    assert verdict.next[0].endswith(f"stacks {FIRST + 1}")
+
+
+@pytest.mark.parametrize(("silent", "suspected"), [(30.0, False), (70.0, True)])
+def test_without_stacks_a_job_that_rests_for_the_whole_patience_is_suspected_to_hang(
+    silent: float, suspected: bool
+) -> None:
+    """From outside of what may be read, a lock and an item that will come look alike; that nothing ran is known."""
+    history, at = job(1, trained=False), STOPPED + silent
+    stands(history, FIRST, (), FOR_EVER, at)
+    history.add(at - 1.0, ProbeCall(probe="stacks", entity=f"pid {FIRST}", duration_seconds=0.0, outcome="denied",
+                                    reason="ptrace is not allowed", advice="sudo perfwatch attach 200"))  # fmt: skip
+    verdict = as_seen_judged(history, at)
+
+    assert (verdict.state, verdict.cause) == ("inconclusive", None)
+    assert (verdict.suspect and verdict.suspect.state) == ("hung" if suspected else None)
+
+
+def test_a_loop_with_a_short_sleep_in_each_turn_is_not_said_to_be_silent() -> None:
+    """A step each 1.5 s: it was never silent for longer, though each sample shows it in that sleep."""
+    history, at = job(1, trained=False), 30.0
+    nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.7)
+    runs(history, FIRST, [(Frame("fit", TRAIN, 50), MODULE)], 0.0, at, share=0.0002, wait=nap, switches_per_second=0.67)
+
+    verdict = as_seen_judged(history, at)
+
+    assert verdict.summary.endswith("at fit (train.py:50) sleeps again and again (about every 1.5 s)")
+    assert [text for _, text in links_of(verdict.wait_chain)] == [
+        f"pid {FIRST}  train.py:50 fit  sleeps again and again (about every 1.5 s)"
+    ]
+
+
+# Where no process has torch loaded at the end of the look: that is what is said.
+
+
+def summary(torch_loaded: bool | None) -> str:
+    """Of a shell with a Python below it, at which nobody has looked any closer."""
+    shell = Process(pid=10, start_ticks=1, parent_pid=1, name="bash", command=("bash",), torch_loaded=False)
+    python = Process(
+        pid=11, start_ticks=2, parent_pid=10, name="python", command=("python", "a.py"), python=True,
+        torch_loaded=torch_loaded,
+    )  # fmt: skip
+    history = History((Record(0.0, one) for one in (shell, python)), 25.0)
+    return judge(Case(history, session(), ())).summary
+
+
+def test_a_tree_without_torch_is_said_to_be_none_that_trains() -> None:
+    """With the names of what is there."""
+    assert summary(False) == "no training is seen: no process of this tree (bash 10, python 11) has torch loaded"
+
+
+def test_what_is_hidden_or_has_torch_is_not_said_to_be_none() -> None:
+    """Missing is not zero."""
+    assert not any("no training is seen" in summary(loaded) for loaded in (None, True))
+
+
+# Where a training thread went on since its last stack, nobody knows yet what it waits for: its next stack is awaited.
+
+
+PID, HELPER = 700, 701
+OTHER, ANSWERS, QUESTIONS = 4, 5, 6
+LIMIT_SECONDS = 1800.0  # a shorter one would end the wait soon
+FIT = (Frame("fit", "/app/train.py", 20), Frame("<module>", "/app/train.py", 60))
+ASKED = (Frame("serve", "/app/helper.py", 8), Frame("<module>", "/app/helper.py", 30))
+
+
+READS = Wait(call="read", number=0, kind="read", fd=QUESTIONS, forever=True)
+
+
+def polling(fd: int, seconds: float) -> Wait:
+    """What ends by itself after so many seconds more."""
+    return Wait(call="poll", number=7, kind="poll", polled=(PolledFile(fd=fd, events=1),), remaining_seconds=seconds)
+
+
+def verdict(last_stack: float, at: float, went_on: float) -> Verdict:
+    """A program that waits up to half an hour for a helper, after it waited for something else.
+
+    The helper waits for questions, and nobody else holds their pipe any more.
+    """
+    history = History(at=at)
+    for pid, parent in ((PID, 1), (HELPER, PID)):
+        history.add(0.0, Process(pid=pid, start_ticks=9, parent_pid=parent, name="python", command=("python", "x.py"),
+                                 python=True, torch_loaded=pid == PID))  # fmt: skip
+    answers = Descriptor(pid=PID, fd=ANSWERS, kind="pipe", target="pipe:[1]", writers=(HELPER,), readers=(PID,))
+    questions = Descriptor(
+        pid=HELPER, fd=QUESTIONS, kind="pipe", target="pipe:[2]", writers=(HELPER,), readers=(HELPER,)
+    )
+    history.add(went_on + 0.3, answers)
+    history.add(0.5, questions)
+    for second in range(1, int(at) + 1):
+        on = second >= went_on
+        wait = polling(ANSWERS, went_on + LIMIT_SECONDS - second) if on else polling(OTHER, went_on - second)
+        history.add(second, Thread(pid=PID, tid=PID, name="python", state="S", cpu_seconds=5.0, wait=wait, run_seconds=5.0,
+                                   voluntary_switches=50 + on, ran_ago_seconds=second - went_on * on))  # fmt: skip
+        history.add(second, Thread(pid=HELPER, tid=HELPER, name="python", state="S", cpu_seconds=1.0, wait=READS,
+                                   run_seconds=1.0, voluntary_switches=9, ran_ago_seconds=second + 30.0))  # fmt: skip
+        if second <= last_stack:
+            history.add(second, Stack(pid=PID, tid=PID, frames=FIT, samples=20, span_seconds=1.0))
+        history.add(second, Stack(pid=HELPER, tid=HELPER, frames=ASKED, samples=20, span_seconds=1.0))
+    return judge(Case(history, session(mode="attach", root_pids=(PID,))))
+
+
+def test_a_hang_is_not_told_from_the_stack_before_last() -> None:
+    """It may have come from a wait that was over to one that ends in a moment."""
+    assert verdict(last_stack=18.0, at=20.0, went_on=18.5).state != "hung"
+
+
+def test_a_hang_is_told_once_the_stack_is_of_now() -> None:
+    """The same wait, seen by a new stack: or by none, where none comes for as long as one may take."""
+    assert verdict(last_stack=20.0, at=20.0, went_on=1.0).state == "hung"
+    assert verdict(last_stack=3.0, at=20.0, went_on=4.0).state == "hung"
+
+
+# Where py-spy is missing or denied: what the kernel alone tells of a worker, and what is advised then.
+
+
+CASE = RECORDINGS / "stuck_worker" / "fires" / "told_without_stacks"
+TRAINER, SLEEPER, IDLE = 28159, 28335, 28336
+LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
+
+
+def without_stacks_judged(patience: float = 60.0, advice: str | None = None, **waits: Wait) -> Verdict:
+    """The recorded worker that sleeps for days, with other waits (by ``p`` and pid), patience, or advice on what py-spy lacks."""
+    recording, at = load_case(CASE), expected_of(CASE).at
+
+    def told(reading: Reading) -> Reading:
+        if isinstance(reading, Thread) and reading.tid == reading.pid and f"p{reading.pid}" in waits:
+            return msgspec.structs.replace(reading, wait=waits[f"p{reading.pid}"])
+        if isinstance(reading, ProbeCall) and advice is not None:
+            return msgspec.structs.replace(reading, advice=advice)
+        return reading
+
+    records = tuple(msgspec.structs.replace(one, reading=told(one.reading)) for one in recording.records)
+    session = msgspec.structs.replace(recording.session, conditions={"patience_seconds": patience})
+    return diagnose(replace(recording, records=records, session=session), at)
+
+
+def test_the_kernel_alone_names_the_worker_that_sleeps_for_days() -> None:
+    """Less surely than with its stack."""
+    verdict = without_stacks_judged()
+
+    assert (verdict.state, verdict.cause) == ("hung", "stuck_worker")
+    assert verdict.confidence == 0.65
+    assert f"DataLoader worker {SLEEPER} sleeps for another 11 d 13 h" in verdict.summary
+
+
+def test_until_the_patience_is_over_it_is_a_suspicion_with_a_countdown() -> None:
+    """A sleep that outlasts even a long patience."""
+    verdict = without_stacks_judged(patience=3600.0)
+
+    assert (verdict.state, verdict.cause) == ("inconclusive", None)
+    assert verdict.suspect is not None
+    assert verdict.suspect.cause == "stuck_worker"
+    assert verdict.suspect.decides_in_seconds > 60.0
+
+
+def test_a_loaders_worker_never_waits_for_a_lock_for_so_long() -> None:
+    """It is idle in a poll of its queue that times out again and again."""
+    assert without_stacks_judged(p28335=LOCK).cause == "stuck_worker"
+
+
+@pytest.mark.parametrize("left", [2.0, 30.0])
+def test_a_worker_that_wakes_soon_is_not_hung(left: float) -> None:
+    """The kernel knows until when it sleeps. A long sleep is reported as work that the training thread waits for."""
+    nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=left)
+
+    verdict = without_stacks_judged(p28335=nap)
+
+    assert verdict.state == ("busy" if left > 10.0 else "inconclusive")
+
+
+def test_workers_that_are_all_idle_are_not_to_blame() -> None:
+    """Both wait for their next task: what the training thread does then, it does itself."""
+    idle = next(
+        one.reading.wait
+        for one in load_case(CASE).records
+        if isinstance(one.reading, Thread) and one.reading.tid == IDLE
+    )
+    assert idle is not None
+    nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=4.0)
+
+    assert without_stacks_judged(p28335=idle, p28159=nap).cause is None
+
+
+@pytest.mark.parametrize(
+    ("advice", "first"), [("pip install py-spy", "pip install py-spy"), ("", "perfwatch doctor 28335")]
+)
+def test_what_would_let_it_read_stacks_is_advised_in_place_of_a_dump(advice: str, first: str) -> None:
+    """``perfwatch capture stacks`` would fail there as well."""
+    verdict = without_stacks_judged(advice=advice)
+
+    assert verdict.next == ("set DataLoader(timeout=...) to turn this hang into an error", first)

@@ -1,13 +1,22 @@
-"""A process that is stopped and let go on ten times a second (``cpulimit``) is stopped at every look, and hangs at none."""
+"""Processes that are stopped from outside: rationed, or measured by ncu."""
+
+from dataclasses import replace
 
 import pytest
 
+from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.recording.recording import Record
 from perfwatch.triage.case import Case
+from perfwatch.triage.diagnose import diagnose
 from perfwatch.triage.rules.processes import stopped
 from perfwatch.verdict import Finding
-from perfwatch_probes.readings import Stack, Thread
+from perfwatch_probes.readings import CaptureWindow, Stack, Thread
+from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.triage.rank_looks import FIRST, LOOK_SECONDS, STEP, STOPPED, job, looks
+
+# A process that is stopped and let go on ten times a second (``cpulimit``) is stopped at every look, and hangs at none.
+
 
 RATIONED_UNTIL = STOPPED + 20.0
 IN_PHASE_SECONDS = 0.06  # since it last ran, at each look
@@ -48,3 +57,28 @@ def test_one_that_never_ran_in_between_is_stopped_at_the_second_sighting() -> No
 
     assert found is not None
     assert found.decides_in_seconds == 0
+
+
+# While ncu measures the job, which stands still for it, perfwatch does not call that a hang.
+
+
+DEADLOCK = RECORDINGS / "deadlocked_locks" / "fires" / "deadlocked_locks"
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_work", "ago_seconds", "state"),
+    [
+        ("ncu", True, 30.0, "inconclusive"),
+        ("ncu", False, 5.0, "inconclusive"),
+        ("ncu", False, 400.0, "hung"),
+        ("torch", True, 30.0, "hung"),
+    ],
+)
+def test_a_job_that_ncu_measures_is_not_called_hung(kind: str, at_work: bool, ago_seconds: float, state: str) -> None:
+    """Nor until it steps again, or for minutes; a window of torch's own profiler stops nobody."""
+    recording, at = load_case(DEADLOCK), expected_of(DEADLOCK).at
+    window = Record(at=at - ago_seconds, reading=CaptureWindow(kind=kind, at_work=at_work))
+    verdict = diagnose(replace(recording, records=(window, *recording.records)), at)
+
+    assert verdict.state == state
+    assert ("ncu measures the job" in verdict.summary) == (state == "inconclusive")
