@@ -26,7 +26,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("PERFWATCH_NICE", "0")
 
 LONGEST_FILES = (
-    "torch_live root_is_a_guest job_forms attach_targets ncu_live under_slurm attach_surroundings spawned_workers bounds over_ssh "
+    "screens torch_live root_is_a_guest job_forms attach_targets ncu_live under_slurm attach_surroundings spawned_workers bounds over_ssh "
     "over_kubectl by_rule torch_late attach_armed ranks"
 ).split()
 LONGEST = ("captures", "end_to_end", "security", "fleet")

@@ -286,7 +286,7 @@ def test_a_disk_that_hangs_is_stated_while_the_watcher_goes_on(tmp_path: Path) -
     recorder.append(7.0, readings())
 
     assert quiet == ""
-    assert recorder.loss == f"the recording is not being stored: the disk has not answered for 6 s ({tmp_path / 's'})"
+    assert recorder.loss == f"the recording is not being stored: the disk has not answered for 6.0 s ({tmp_path / 's'})"
     # 2 x 3 readings and the event that says so
     assert "7 lines of the recording were lost: the disk did not answer" in recorder.close(0.0)
 

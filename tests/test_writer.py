@@ -89,7 +89,7 @@ def test_a_dead_disk_holds_up_nothing(tmp_path: Path, writers: list[Writer]) -> 
     put(writer, READINGS)
 
     assert writer.dropped > 0
-    assert "has not answered for 6 s" in writer.reason
+    assert "has not answered for 6.0 s" in writer.reason
 
     writer.close(0.0)
 

@@ -323,7 +323,7 @@ def test_a_watcher_that_has_not_started_the_job_is_asked_too(tmp_path: Path, sle
     watch.wait(60)
 
     assert (state["mode"], state["roots"], alone) == ("attach", [sleeper], None)
-    assert judged.stderr.startswith("perfwatch: asking the watcher of perfwatch attach, which has known this job for ")
+    assert "perfwatch: asking the watcher of perfwatch attach, which has known this job for " in judged.stderr
     assert json.loads(judged.stdout)["schema"].startswith("perfwatch.verdict/")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [Path(state["session"]).name]
     assert find_watcher(sleeper) is None

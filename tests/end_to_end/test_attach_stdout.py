@@ -41,4 +41,4 @@ def test_a_full_stdout_does_not_cost_the_verdict(job: StartJob, attaching: Attac
 
     assert look.returncode == 74
     assert "stopped" in err
-    assert "perfwatch: stdout takes nothing: No space left on device" in err
+    assert "perfwatch: cannot write to stdout: No space left on device" in err

@@ -8,6 +8,7 @@ C and C++ frames, and for that py-spy must stop the process (45 ms for 41 thread
 only on a rank that a confirmed hang blames, named by ``--rank``, and never while one of its threads is in state D.
 """
 
+import contextlib
 import json
 import re
 import time
@@ -22,6 +23,7 @@ from perfwatch.captures.capture import PTRACE, Collected, File, Outcome, Request
 from perfwatch.captures.guard import refuse_absent_ranks
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PermissionDenied
 from perfwatch.jobs.other_trees import job_around
+from perfwatch.jobs.permission import refuse_unreadable
 from perfwatch.recording.redaction import redact
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
@@ -125,6 +127,8 @@ def sample(pid: int, request: Request) -> Outcome:
     readings = _plain(subjects, scene, answers)
     stacks = [one for one in readings if isinstance(one, Stack)]
     if not stacks:
+        with contextlib.closing(KillableChild()) as child:
+            refuse_unreadable(filesystem, child, pid, f"perfwatch capture stacks {pid}")
         raise _nothing(readings, f"perfwatch capture stacks {pid}")
     folded = _odd_first(fold(_of_interest(subjects, stacks)))
     parts = [as_text(folded)]

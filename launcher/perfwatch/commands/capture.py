@@ -58,8 +58,8 @@ def capture(
       perfwatch capture torch              the watched job: 5 steps of each rank
       perfwatch capture torch 4242 --seconds 2 --rank 0,3
       perfwatch capture torch --stacks --shapes --steps 2
-      perfwatch capture stacks 4242                where every rank and worker is now, folded
-      perfwatch capture stacks 4242 --locals       with the variables of the program's own frames
+      perfwatch capture stacks 4242                every rank and worker, folded
+      perfwatch capture stacks 4242 --locals       with their variables
       perfwatch capture flame --rank 1 --seconds 10
       perfwatch capture nsys --seconds 2           after: perfwatch run --arm nsys
       perfwatch capture torch --json | jq -r '.files[].path'

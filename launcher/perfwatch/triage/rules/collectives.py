@@ -10,7 +10,7 @@ from perfwatch.triage.graph.decide import state_of
 from perfwatch.triage.graph.from_case import in_call
 from perfwatch.triage.hang import Place, hang_between, links, listed, numbered, rank_of, silent, stacks_of, waits_as
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
 from perfwatch.triage.ranks import absentee, mismatch
 from perfwatch.triage.ranks.absentee import STALLED
 from perfwatch.triage.ranks.calls import leaves, over
@@ -68,7 +68,9 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
     states = [state_of(case, chain.start.pid) for chain in waiting]
     needs, stood = max(one.needs_seconds for one in states), min(one.silence.seconds for one in states)
     if needs == inf or all(state_of(case, chain.start.pid).needs_seconds == inf for chain in absent):
-        return None  # what they do was not read
+        if not outlasts(case, first.end):
+            return None  # what they do was not read
+        needs = STRUCTURAL_SECONDS  # whatever other threads of that rank do, the end of its chain sleeps on
     if first.end.kind in ("sleep", "file_poll"):  # it asks for one thing since the others wait
         stood = max(stood, silent(waiting))
     named, why = numbered(list(map(rank_of, absent))), absentee.why_absent(case, first, left, roots, holder)
