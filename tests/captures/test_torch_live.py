@@ -201,14 +201,14 @@ def test_ten_triggers_in_a_second_are_one_capture_and_a_second_request_is_refuse
         answer = capture("--session", str(folder / "s"))
     for _ in range(int(PATIENCE_SECONDS / 0.1)):
         said = ranks.errors.read_text()
-        if "torch: a window" in said:
+        if "torch: wrote" in said:
             break
         select.select([], [], [], 0.1)
 
     assert answer.code == 62
     assert "is at work" in answer.err
     assert said.count("capturing torch") == 1
-    assert said.count("torch: a window") == 1
+    assert said.count("torch: wrote") == 1
 
 
 def test_rank_that_is_not_there_is_refused(ranks: Running, folder: Path) -> None:

@@ -62,6 +62,7 @@ def test_a_job_that_is_watched_is_seen_through_its_watchers_recording(tmp_path: 
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.alone  # the watchers of other tests would be among the jobs
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 def test_a_key_goes_from_one_watched_job_to_the_next(tmp_path: Path) -> None:
     """Other jobs that this user watches on the machine are among them; after the last comes the first."""

@@ -107,7 +107,7 @@ def test_jobs_are_adopted_as_they_appear_and_each_has_a_session_of_its_own(machi
     machine.say("short", b"x")
     machine.heard("no longer watched, gone")
     machine.leave()
-    machine.heard("the recordings are complete")
+    machine.heard("recordings are complete")
     ended = machine.heard("ended with")
 
     assert ended == "ended with 0"

@@ -212,7 +212,7 @@ def test_the_prolog_starts_a_watch_and_the_epilog_ends_it(deploy: Path, tmp_path
     assert (prolog.returncode, prolog.stdout, prolog.stderr) == (0, "", "")
     assert took < 5.0
     assert (epilog.returncode, epilog.stdout, epilog.stderr) == (0, "", "")
-    assert "the recordings are complete" in (state / "4711" / "log").read_text()
+    assert "recordings are complete" in (state / "4711" / "log").read_text()
     assert {path.name for path in state.iterdir()} == {"4711", "notes"}
     assert (state / "4711").stat().st_mode & 0o707 == 0o700
     assert not (state / "4711" / ".pid").exists()

@@ -114,7 +114,11 @@ def environment(home: Path) -> dict[str, str]:
 
 def alike(text: str, home: Path) -> str:
     """Without what differs from one time to the next."""
-    text = text.replace(str(home), "~").replace(f"{sys.executable} -m perfwatch", "perfwatch")
+    text = (
+        text.replace(str(home), "~")
+        .replace(f"{sys.executable} -m perfwatch", "perfwatch")
+        .replace(sys.executable, "python")
+    )
     text = re.sub(r"\S*/bin/perfwatch\b", "perfwatch", text)
     for pattern, word in ALIKE:
         text = re.sub(pattern, word, text)

@@ -31,7 +31,7 @@ def test_missing_command_is_127(launch: Launch) -> None:
         run = launch(name)
 
         assert run.end() == 127
-        assert run.rest() == ("", f"perfwatch: {shown}: No such file or directory\n")
+        assert run.rest() == ("", f"perfwatch: {shown}: command not found\n")
 
 
 def test_command_that_cannot_be_executed_is_126(launch: Launch, tmp_path: Path) -> None:

@@ -207,7 +207,11 @@ class Attached:
     def stay(self, stream: IO[str]) -> Verdict:
         """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
         self._news = lambda news: self._tell(stream, news)
-        say(stream, f"watching pid {self.roots[0]}: each change is reported here; Ctrl-C prints the verdict and ends")
+        if stream.isatty():
+            say(
+                stream,
+                f"watching pid {self.roots[0]}: each change is reported here; Ctrl-C prints the verdict and ends",
+            )
         with contextlib.closing(_RequestServer(self, stream)) as requests:
             while not self.leaving.asked:
                 pause = self._tick(stream)

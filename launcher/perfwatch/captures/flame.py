@@ -86,7 +86,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
         running = [pool.submit(window.run, one, seconds + LATE_SECONDS, None) for one in commands]
         began = window.clock()
         while not all(one.done() for one in running):
-            window.tell(f"recording {min(seconds, window.clock() - began):.0f} of {duration(seconds)}")
+            window.tell(f"recording {min(seconds, window.clock() - began):.0f} of {seconds:g} s")
             _wait(window, running)
         window.closed()
     finished = {one[-3]: future.result() for one, future in zip(commands, running, strict=True)}
@@ -151,6 +151,7 @@ def _files(subject: Subject, folder: Path) -> list[File]:
         for _, suffix, viewer in _FORMATS:
             path = folder / f"{name}.{suffix}"
             if path.is_file() and (size := path.stat().st_size):
+                path.chmod(0o600)  # py-spy writes with the umask of whoever typed the command
                 found.append(File(path=str(path), size_bytes=size, pid=pid, rank=subject.rank, opens_with=viewer))
             else:
                 path.unlink(missing_ok=True)

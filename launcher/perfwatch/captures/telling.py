@@ -11,7 +11,8 @@ def told(outcome: Outcome) -> list[str]:
     if outcome.error:
         return [f"{outcome.kind}: {outcome.error}", *(f"  {line}" for line in outcome.advice.splitlines())]
     if not outcome.files:
-        return [*outcome.summary.splitlines(), *(f"note: {note}" for note in outcome.notes), headline(outcome)]
+        notes = [f"note: {note}" for note in outcome.notes]
+        return [*outcome.summary.splitlines(), *notes, *filter(None, (outcome.cost,)), headline(outcome)]
     lines = [headline(outcome)]
     lines += [f"  {file.path}" + (f" ({file.opens_with})" if file.opens_with else "") for file in outcome.files]
     lines += [f"  note: {note}" for note in outcome.notes]

@@ -338,7 +338,10 @@ def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> fl
     One that fetches items, or reads and writes, may only be slow.
     """
     read = line_of(case.history, phase.profile.top_line()) is not None
-    told = case.job.covered and (read or not cards_of(case.history, phase.rank.pid).uuids)
+    lives = case.job.covered and all(
+        rank.alive for rank in case.job.ranks
+    )  # else it may spin in a call with a rank that has ended
+    told = lives and (read or not cards_of(case.history, phase.rank.pid).uuids)
     meets = any(map(leaves, case.chains.values())) or phase.profile.turns(partial(is_in_collective, case))
     returns = phase.profile.seen("fetch") or (phase.motion.io_calls or 0) >= MANY_TIMES
     return HIGH if one_line and loop is None and told and not (meets or returns) else MEDIUM
