@@ -310,7 +310,12 @@ def test_a_watcher_that_has_not_started_the_job_is_asked_too(tmp_path: Path, sle
     """By ``attach``, which says so; the daemon hands a job over to none but ``run``. When it leaves, nothing of it is left."""
     environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path)}
     words = [sys.executable, "-m", "perfwatch", "attach", str(sleeper)]
-    watch = subprocess.Popen([*words, "--watch"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    watch = subprocess.Popen(
+        [*words, "--watch", "--hang-timeout", "2"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     ends = time.monotonic() + 60
     while (control := find_watcher(sleeper)) is None and time.monotonic() < ends:
         select.select([], [], [], 0.05)

@@ -152,6 +152,9 @@ class Supervisor:
         self._held_until: float | None = None  # a SIGTERM that waits for the snapshot
         self._stop_asked_at = float("-inf")
         self._ready = self._done = self._failed = False
+        self._told = (
+            False  # how the run ended was printed here: a summary of the watcher that comes later is in the recording
+        )
 
     def wait(self) -> int:
         """Serve until the child has ended; returns its wait status."""
@@ -249,7 +252,7 @@ class Supervisor:
         if self._channel is None:
             return
         for message in self._channel.receive():
-            if "say" in message and not self._request.quiet:
+            if "say" in message and not (self._request.quiet or self._told):
                 self._printer.say(str(message["say"]))
             if message.get("snapshot") and self._held_until is not None:
                 self._release()
@@ -274,6 +277,7 @@ class Supervisor:
             self._serve(remaining)
         if self._channel is not None and not self._done and not self._request.quiet:
             self._printer.say(f"perfwatch: {last_words(status, elapsed)}")
+            self._told = True
             while self._printer.busy and (remaining := ends + LINE_SECONDS - time.monotonic()) > 0:
                 self._serve(remaining)
         if self._place is None or (self._ready and not self._done and self._watcher):
