@@ -93,6 +93,7 @@ def main() -> int:
     parser.add_argument("--late", type=float, default=0.0, help="seconds from the onset to the attach")
     parser.add_argument("--jobs", type=int, default=2, help="programs without a card at the same time")
     parser.add_argument("--cards", type=int, default=0, help="cards that programs may use, one program each")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that runs the programs")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--tables", action="store_true")
     options = parser.parse_args()
@@ -106,7 +107,7 @@ def main() -> int:
     if not options.tables:
         done = {(row.name, row.late_seconds) for row in rows.load_as(folder, Row)}
         wanted = [one for one in options.programs if (one.stem, options.late) not in done]
-        conditions = Conditions(folder=folder, late_seconds=options.late, limit_seconds=150.0)
+        conditions = Conditions(folder=folder, python=options.python, late_seconds=options.late, limit_seconds=150.0)
         for row in run(wanted, conditions, options.jobs, options.cards):
             rows.append(folder, row)
             say(row)

@@ -22,6 +22,7 @@ import itertools, os, statistics, sys, sysconfig, time
 finder = next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "_TorchArrives")
 # Not by its name: where there is another sitecustomize (Ubuntu brings one), that one has it.
 part = finder.find_spec.__globals__["_part"]
+finder.hooked = True  # as once torch has been imported
 hook = part("steps").counter(os.environ["PERFWATCH_AGENT_DIR"], part)
 
 def cost(call, *arguments, calls=100_000):

@@ -57,7 +57,7 @@ def _command(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
-        return ""  # it has ended, and nobody has reaped it yet
+        return ""  # it has ended, and its parent has not reaped it yet
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def _install(place: Path, target: Path, environment: dict[str, str]) -> None:
         (*pip, "wheel", "--no-deps", "--wheel-dir", str(place), str(REPOSITORY)), check=True, env=environment
     )
     venv.create(target, with_pip=False, symlinks=True)
-    (wheel,) = place.glob("perfwatch-*.whl")
+    (wheel,) = place.glob("*.whl")
     subprocess.run((*pip, "--python", str(target), "install", str(wheel)), check=True, env=environment)
 
 

@@ -3,7 +3,6 @@
 .venv/bin/python scripts/shadow.py                 the matrix, every false and every missed hang
 .venv/bin/python scripts/shadow.py --show NAME     the graph of the cases whose names contain NAME
 .venv/bin/python scripts/shadow.py --prefixes 12   the verdicts at so many moments of each case
-.venv/bin/python scripts/shadow.py --settled 3     with another time for SETTLED
 """
 
 import argparse
@@ -11,7 +10,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from perfwatch.gauntlet import recorded
@@ -19,8 +17,8 @@ from perfwatch.gauntlet.recorded import Expected
 from perfwatch.recording.recording import Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose
-from perfwatch.triage.graph.decide import TABLE, State, Table, decide
-from perfwatch.triage.graph.from_case import wait_graph_of
+from perfwatch.triage.ends.gone import ending
+from perfwatch.triage.graph.decide import State, states_of, wait_graph_of
 from perfwatch.triage.history import History
 from perfwatch.triage.words.frames import show
 
@@ -43,6 +41,17 @@ def case_of(recording: Recording, at: float) -> Case:
     return Case(History(recording.records, at), recording.session, recording.events)
 
 
+def decide(case: Case) -> State:
+    """The state of a job: of its ranks, the one that decides."""
+    if ending(case) is not None:
+        return State("gone")
+    order = ("hung", "inconclusive", "moving", "busy", "unknown")
+    found = min(
+        states_of(case), key=lambda one: (order.index(one.state), -one.silence.seconds), default=State("inconclusive")
+    )
+    return State("inconclusive", found.pid) if found.state == "unknown" else found
+
+
 def described(found: State) -> str:
     """One line about what decided."""
     task, resource = found.sinks[0] if found.sinks else (None, None)
@@ -52,7 +61,7 @@ def described(found: State) -> str:
     return f"{sink} {fate} silent {silent}"
 
 
-def matrix(table: Table) -> None:
+def matrix() -> None:
     """States expected and found, and the false and missed hangs."""
     began, counted = time.monotonic(), Counter[tuple[str, str]]()
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -61,7 +70,7 @@ def matrix(table: Table) -> None:
         want = MOVES.get(expected.state, expected.state)
         case = case_of(recording, expected.at)
         since = time.monotonic()
-        found = decide(case, table)
+        found = decide(case)
         judging += time.monotonic() - since
         counted[want, found.state] += 1
         if want != found.state and "hung" in (want, found.state):
@@ -79,7 +88,7 @@ def matrix(table: Table) -> None:
         print(f"\n{title}: {len(lines)}", *lines, sep="\n  ")
 
 
-def prefixes(table: Table, number: int) -> None:
+def prefixes(number: int) -> None:
     """At each of so many moments: cases that are called hung and are not, and hangs that are called sooner or later than today."""
     false, sooner, later, verdicts = [], 0, 0, 0
     for name, recording, expected in cases():
@@ -87,7 +96,7 @@ def prefixes(table: Table, number: int) -> None:
         for part in range(1, number + 1):
             at = expected.at * part / number
             until = recording.until(at)
-            graph.append(decide(case_of(until, at), table).state)
+            graph.append(decide(case_of(until, at)).state)
             now.append(diagnose(until, at).state)
             verdicts += 1
         if expected.state == "hung":
@@ -99,12 +108,12 @@ def prefixes(table: Table, number: int) -> None:
     print(f"false hung at a moment, and never by the rules: {len(false)}", *false, sep="\n  ")
 
 
-def shown(only: str, table: Table, at: float | None) -> None:
+def shown(only: str, at: float | None) -> None:
     """Tasks, what they wait for, and who claims it."""
     for name, recording, expected in cases(only):
         moment = expected.at if at is None else at
         case = case_of(recording.until(moment), moment)
-        found = decide(case, table)
+        found = decide(case)
         print(f"{name} at {moment}: {expected.state}/{expected.cause}; hang timeout {case.patience_seconds}")
         print(f"    {found.state} of {found.pid}: {described(found)}")
         if found.state == "gone":
@@ -128,15 +137,13 @@ def main() -> int:
     parser.add_argument("--show", metavar="NAME")
     parser.add_argument("--at", type=float, metavar="SECONDS", help="with --show: at another moment")
     parser.add_argument("--prefixes", type=int, metavar="N")
-    parser.add_argument("--settled", type=float, default=TABLE.settled, metavar="SECONDS")
     options = parser.parse_args()
-    table = replace(TABLE, settled=options.settled)
     if options.show:
-        shown(options.show, table, options.at)
+        shown(options.show, options.at)
     elif options.prefixes:
-        prefixes(table, options.prefixes)
+        prefixes(options.prefixes)
     else:
-        matrix(table)
+        matrix()
     return 0
 
 

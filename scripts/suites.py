@@ -40,7 +40,7 @@ CLASSES = {
     "cuda_oom": {"cuda_out_of_memory"},
     "cuda_runtime": {"cuda_assert", "cuda_illegal_access", "cuda_error"},
     "nccl": {"nccl_timeout", "nccl_error"},
-    "segfault": {"segmentation_fault"},
+    "segfault": {"segmentation_fault", "crashed_data_worker"},
     "file_not_found": {"missing_file"},
     "permission": {"permission_denied"},
     "missing_module": {"missing_module"},

@@ -88,6 +88,23 @@ def test_secrets_that_an_older_version_let_through_are_taken_out(folder: Path) -
     assert b"[redacted]" in text
     assert b"SECRET" not in text
     assert result.dropped_lines == 2
+    assert result.redacted == {"messages": 1}
+
+
+def test_what_is_redacted_is_counted_by_what_it_was_each_text_once(folder: Path) -> None:
+    """A command line is one text however often it was read, and a number is none."""
+    process = b'{"at":1,"reading":{"type":"Process","command":["a.py","--token","[redacted]"],"environment":{"B":"x=[redacted]"}}}\n'
+    other = (
+        b'{"at":2,"reading":{"type":"KernelMessage","path":"/a/[redacted]","parts":[{"text":"[redacted]"}],"n":3}}\n'
+    )
+    (folder / "readings-0002.jsonl").write_bytes(process + process + other)
+
+    assert archive.bundle(folder, io.BytesIO(), lambda done, total: None).redacted == {
+        "command lines": 1,
+        "environment variables": 1,
+        "messages": 1,
+        "other texts": 1,
+    }
 
 
 def test_a_folder_that_is_no_session_is_refused(tmp_path: Path) -> None:
@@ -185,6 +202,20 @@ def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
 
     with pytest.raises(SessionUnreadable, match="not an archive of a session"), archive.opened(tmp_path / "x.tar.gz"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "told"),
+    [("session.json", True, "name its folder"), ("train.py", False, "nor an archive of one")],
+    ids=["a part of a session", "a script"],
+)
+def test_another_file_is_called_what_it_is(tmp_path: Path, name: str, beside: bool, told: str) -> None:
+    """And the fix names what was meant: the folder, or the job that runs."""
+    (tmp_path / name).write_bytes(b"{}")
+
+    with pytest.raises(SessionUnreadable, match=told) as refused, archive.opened(tmp_path / name):
+        pass
+    assert (str(tmp_path) if beside else f"perfwatch attach {name}") in refused.value.advice
 
 
 def _header(type_: bytes, size: int) -> bytes:

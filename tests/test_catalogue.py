@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.actions import ACTION_OF, action_of
 from perfwatch.captures.catalogue import CAPTURES
 from perfwatch.commands import COMMANDS
 from perfwatch.drills import DRILLS
@@ -14,8 +15,9 @@ from perfwatch.gauntlet.score import PATIENCE_CLASSES
 from perfwatch.report.explanation import page
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import MODULES, RULES
-from perfwatch.verdict import OWNERS, STATES
+from perfwatch.verdict import ACTIONS, OWNERS, STATES
 from tests.recorded import RECORDINGS
+from tests.sessions import verdict
 
 HEADINGS = ("What it means", "How it is recognised", "What it is mistaken for", "What to do next")
 CAUSES = [rule.cause.name for rule in RULES]
@@ -53,6 +55,39 @@ def test_every_cause_belongs_to_a_known_state_and_owner(rule: Rule) -> None:
 
     assert cause.state in STATES
     assert cause.owner in OWNERS
+
+
+def test_every_cause_has_an_action_or_none_on_purpose() -> None:
+    """``actions.ACTION_OF`` has a row for each cause; busy waits, and what is well needs nothing."""
+    states = {rule.cause.name: rule.cause.state for rule in RULES}
+
+    assert ACTION_OF.keys() == states.keys()
+    assert set(ACTION_OF.values()) == {*ACTIONS, None}
+    assert {ACTION_OF[name] for name, state in states.items() if state == "busy"} == {"wait"}
+    assert {ACTION_OF[name] for name, state in states.items() if state == "healthy"} == {"none"}
+    assert "restart" not in {ACTION_OF[name] for name, state in states.items() if state == "slow"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "action"),
+    [
+        ({"cause": "stuck_worker"}, "restart"),
+        ({"cause": "stuck_worker", "confidence": 0.65}, None),
+        ({"state": "inconclusive", "cause": None}, None),
+        ({"state": "busy", "cause": "compiling", "confidence": 0.65}, "wait"),
+        ({"state": "gone", "cause": "gpu_fault", "retry": "yes"}, "replace_node"),
+        ({"state": "gone", "cause": "killed", "retry": "yes"}, "restart"),
+        ({"state": "gone", "cause": "killed", "sub_cause": "preempted", "retry": "yes"}, "restart"),
+        ({"state": "gone", "cause": "killed", "sub_cause": "terminated", "retry": "yes"}, None),
+        ({"state": "gone", "cause": "killed", "sub_cause": "interrupted", "retry": "no"}, None),
+        ({"state": "gone", "cause": "crashed", "retry": "after fixing"}, "fix_code"),
+        ({"state": "gone", "cause": "crashed"}, None),
+        ({"state": "gone", "cause": "finished"}, "none"),
+    ],
+)
+def test_an_action_is_said_only_where_it_is_sure(changes: dict[str, object], action: str | None) -> None:
+    """A machine does not check a verdict of medium confidence first."""
+    assert action_of(verdict(**changes)) == action
 
 
 def test_no_cause_is_there_twice() -> None:
@@ -136,3 +171,9 @@ def test_every_capture_is_in_its_readme(repository: Path, name: str) -> None:
 def test_every_command_is_in_the_catalogue(repository: Path) -> None:
     """``--help`` lists COMMANDS; a file that is not in it cannot be typed."""
     assert set(COMMANDS) == stems(repository / "launcher" / "perfwatch" / "commands")
+
+
+def test_row_of_a_cause_that_cannot_be_read_is_refused() -> None:
+    """What was seen needs a figure."""
+    with pytest.raises(ValueError, match="saw stack"):
+        RULES[0].cause.line("said\n- saw stack: no figure")

@@ -46,7 +46,7 @@ def access(**changes: object) -> Access:
         (access(yama_scope=0), "ok", ""),
         (access(yama_scope=1), "limited", "kernel.yama.ptrace_scope=0"),
         (access(yama_scope=1, in_container=True), "limited", "--cap-add SYS_PTRACE"),
-        (access(yama_scope=2), "missing", "sudo $(command -v perfwatch)"),
+        (access(yama_scope=2), "missing", "sudo perfwatch"),
         (access(yama_scope=3, has_capability=True), "missing", "reboot"),
         (access(yama_scope=2, has_capability=True), "ok", ""),
     ],

@@ -87,16 +87,16 @@ def test_help_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says", "advises"),
     [
-        (("explain", "stuck-workr"), 2, "there is no cause named 'stuck-workr'", "did you mean stuck_worker"),
+        (("explain", "stuck-workr"), 2, "there is no cause stuck-workr", "did you mean stuck_worker"),
         (("replay", "/nowhere/s"), 2, "/nowhere/s is not a perfwatch session", "session.json"),
         (("bundle", "/nowhere/s"), 2, "/nowhere/s is not a perfwatch session", "session.json"),
         (("doctor", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("attach", "4194303"), 3, "no process 4194303", "perfwatch ps"),
         (("replay", "--at", "3", "--final"), 2, "two moments", "one of them"),
-        (("drill", "stuck_worker", "--repeat", "5"), 2, "--repeat is of the gauntlet", "perfwatch drill --all"),
+        (("drill", "stuck_worker", "--repeat", "5"), 2, "--repeat needs --all", "perfwatch drill --all"),
         (("drill", "--all", "--resume"), 2, "none is named", "add -o FOLDER"),
         (("run", "--notify", "http://", "--", "true"), 2, "it names no host", "--notify @"),
-        (("daemon", "--directory", "/proc/x"), 2, "recordings have no place to go", "a local disk"),
+        (("daemon", "--directory", "/proc/x"), 2, "no recording can be written", "a local disk"),
         (("capture", "torch", "4194303", "--rank", "0,\u00b2"), 2, "--rank 0,\u00b2: numbers", "--rank 0,3"),
     ],
 )

@@ -4,16 +4,22 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from perfwatch.errors import UsageError
 from perfwatch.gate import Model, checked, gated, told
-from perfwatch.recording.recording import Recording
+from perfwatch.recording.recording import Recording, load
+from perfwatch.report.headroom import of_story
+from perfwatch.report.page import as_page
+from perfwatch.report.story import tell, tell_whole
 from perfwatch.verdict import Efficiency, ModelFigures, Spread, Verdict
+from perfwatch_probes.readings import Host
 from tests.command_line import perfwatch
-from tests.recorded import RECORDINGS, session_of
+from tests.recorded import RECORDINGS, load_case, session_of
 from tests.sessions import session, verdict
 
 
@@ -101,6 +107,39 @@ def test_without_a_trace_the_headroom_names_fewer_levers_and_says_so(tmp_path: P
 
     assert [one["lever"] for one in found["levers"]] == ["mixed_precision"]
     assert any("fewer levers" in text for text in found["missing"])
+
+
+@pytest.mark.parametrize(
+    ("free", "says"),
+    [(0.0, "no core is free for more workers"), (1.2, "num_workers=1 (1 core is free)"),
+     (6.0, "num_workers=6 (6 cores are free)"), (99.0, "num_workers=8 (99 cores are free)")],
+)  # fmt: skip
+def test_no_more_workers_are_proposed_than_cores_are_free(tmp_path: Path, free: float, says: str) -> None:
+    """Of a loop that loads its data itself, as if the machine had had so many idle cores; what to capture is named once."""
+    case = load_case(RECORDINGS / "serial_loading" / "fires" / "serial_loading")
+    records = tuple(
+        structs.replace(one, reading=structs.replace(one.reading, idle_seconds=free * one.at))
+        if isinstance(one.reading, Host)
+        else one
+        for one in case.records
+    )
+    found = of_story(tell_whole(tmp_path, replace(case, records=records)))
+
+    assert next(one.change for one in found.levers if one.lever == "data_loading").startswith(says)
+    assert sum(text.count("perfwatch capture") for text in found.missing) == 1
+
+
+def test_the_page_of_a_run_that_goes_on_says_what_would_make_it_faster(tmp_path: Path) -> None:
+    """And that of a hang says nothing of it."""
+    texts = []
+    for name in ("wrong_precision/fires/wrong_precision", "stopped/fires/stopped"):
+        folder = session_of(RECORDINGS / name, tmp_path / name)
+        recording = load(folder)
+        texts.append(as_page(tell(folder, recording, recording.end)))
+
+    assert "What would make it faster" in texts[0]
+    assert "mixed precision (bf16)" in texts[0]
+    assert "What would make it faster" not in texts[1]
 
 
 @pytest.mark.live

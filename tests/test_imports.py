@@ -16,8 +16,10 @@ ALLOWED_IN_TRIAGE = {
     "perfwatch_probes",
 }  # fmt: skip
 ALLOWED_FROM_PERFWATCH_IN_TRIAGE = (
+    "perfwatch.actions.",  # a table
     "perfwatch.failures.",  # a table and what looks a line up in it
     "perfwatch.hang_timeout.",
+    "perfwatch.ownership.",
     "perfwatch.text.",
     "perfwatch.triage.",
     "perfwatch.verdict.",

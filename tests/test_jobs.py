@@ -161,8 +161,8 @@ def test_a_job_has_one_line() -> None:
     )  # fmt: skip
 
     assert rendered(Listing(jobs=(job,), hidden=0), 100)[:2] == [
-        "PID  USER  RANKS  GPUS   STEP    VERDICT  SILENT FOR  COMMAND",
-        "100  root  2/2    0-2,5  12,007  -        100 ms      python torchrun train.py",
+        "PID  USER  RANKS  GPUS   STEP    VERDICT     SILENT FOR  COMMAND",
+        "100  root  2/2    0-2,5  12,007  not judged  100 ms      python torchrun train.py",
     ]
 
 
@@ -193,7 +193,11 @@ def test_the_worst_verdict_comes_first() -> None:
 
     assert [line.split()[0] for line in lines[1:5]] == ["400", "300", "200", "100"]
     assert "HUNG stuck_worker" in lines[1]
-    assert lines[-1] == "why: perfwatch attach 400"
+    assert lines[-2:] == [
+        "why: perfwatch attach 400",
+        "a verdict for each: perfwatch ps --judge; for one: perfwatch attach PID",
+    ]
+    assert rendered(Listing(jobs=jobs[2:], hidden=0), 100)[-1] == "why: perfwatch attach 400"
 
 
 def test_a_worker_whose_job_has_ended_is_an_orphan(machine: FakeMachine) -> None:
@@ -206,7 +210,27 @@ def test_a_worker_whose_job_has_ended_is_an_orphan(machine: FakeMachine) -> None
     assert "ORPHANED" in lines[1]
     assert lines[1].endswith("end it: kill 100")
     with pytest.raises(NotATrainingJob, match="orphaned DataLoader worker"):
-        refuse_orphan(find_job(machine.filesystem, 100, Inline()), machine.filesystem)
+        refuse_orphan(find_job(machine.filesystem, 100, Inline()), machine.filesystem, Inline())
+
+
+@pytest.mark.parametrize("parent", ["python serve.py", ""])
+def test_a_worker_whose_parent_may_be_its_training_is_no_orphan(machine: FakeMachine, parent: str) -> None:
+    """A parent that is Python, and one whose command line cannot be read now: what is alive for a reason is not to be killed."""
+    machine.process(30, 1, parent or "trainer", torch=UNREADABLE)
+    machine.write("30/cmdline", parent.replace(" ", "\0"))
+    machine.process(100, 30, name="pt_data_worker")
+
+    assert [job.kind for job in listed(machine).jobs if job.pid == 100] == ["job"]
+    assert not any("kill" in line for line in rendered(listed(machine), 160))
+    refuse_orphan(find_job(machine.filesystem, 100, Inline()), machine.filesystem, Inline())
+
+
+def test_a_worker_that_was_left_to_a_supervisor_is_an_orphan(machine: FakeMachine) -> None:
+    """The user manager of systemd, or the shim of a container, adopts it instead of init."""
+    machine.process(30, 1, "/usr/lib/systemd/systemd --user", name="systemd", torch=False)
+    machine.process(100, 30, name="pt_data_worker")
+
+    assert [job.kind for job in listed(machine).jobs] == ["orphan"]
 
 
 def test_in_a_pipe_a_command_has_its_length_and_no_line_ends_in_blanks(machine: FakeMachine) -> None:
@@ -280,7 +304,7 @@ def test_ranks_of_another_user_are_told_as_not_seen(machine: FakeMachine) -> Non
         machine.process(100 + size, 50, environ=f"RANK=0 WORLD_SIZE={size} MASTER_ADDR=a MASTER_PORT={29500 + size}")
         machine.process(200 + size, 50, torch=UNREADABLE, uid=1002)
         unseen = related(machine, 100 + size).unseen
-        assert [one.advice for one in unseen] == [f"sudo $(command -v perfwatch) attach {100 + size}"] * told
+        assert [one.advice for one in unseen] == [f"sudo perfwatch attach {100 + size}"] * told
         assert all("may not be looked into: pid 202 of uid 1002" in one.reason for one in unseen)
 
 
@@ -346,6 +370,15 @@ def test_a_script_that_starts_the_ranks_of_one_job_means_that_job(machine: FakeM
         machine.process(100 + rank, 50, environ=f"RANK={rank} WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500")
 
     asked(machine, 50)
+
+
+def test_ranks_that_one_program_starts_to_meet_at_an_address_of_its_own_are_one_job(machine: FakeMachine) -> None:
+    """``init_method`` names it, in no environment. The next two are another job: a sweep starts one after the other."""
+    machine.process(90, 50, torch=False)
+    for number, pid in enumerate((100, 101, 200, 201)):
+        machine.process(pid, 90, f"python train.py {number}", environ=f"RANK={number % 2} WORLD_SIZE=2")
+
+    assert [[rank.pid for rank in job.ranks] for job in listed(machine).jobs] == [[100, 101], [200, 201]]
 
 
 @pytest.mark.parametrize("launcher", ["python /env/bin/torchrun train.py", "mpirun -n 2 python train.py"])

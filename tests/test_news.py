@@ -261,3 +261,10 @@ def test_work_that_comes_back_is_said_once() -> None:
     evaluation, export = works(0, "score (train.py:7)"), works(0, "export (train.py:9)")
 
     assert heard(evaluation, evaluation, works(0, "score (train.py:8)"), export) == [0, 3]
+
+
+def test_a_good_end_is_left_to_the_summary() -> None:
+    """The launcher prints it with the exit code, in one line; a crash is said at once, with its evidence."""
+    good, bad = (verdict(state="gone", cause=cause) for cause in ("finished", "crashed"))
+
+    assert heard(good, bad) == [1]

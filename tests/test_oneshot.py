@@ -6,7 +6,7 @@ import pytest
 
 from perfwatch.verdict import Suspect, Verdict
 from perfwatch.watching.status_line import StatusLine, leaning
-from perfwatch.watching.when_to_stop import LONGER_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot
+from perfwatch.watching.when_to_stop import LONGER_SECONDS, STEADY_SECONDS, SURER_SECONDS, UNCLEAR_SECONDS, OneShot
 from tests.sessions import verdict
 
 
@@ -47,6 +47,16 @@ def test_what_moves_is_judged_twice_over_several_seconds(state: str) -> None:
 
     assert not shot.done(judged(state, "cpu_training", 0.8), at=LONGER_SECONDS)
     assert shot.done(judged(state, "cpu_training", 0.8), at=LONGER_SECONDS + 1)
+
+
+@pytest.mark.parametrize(("cause", "given"), [("slow_output", True), ("serial_loading", False)])
+def test_what_a_native_profile_may_explain_waits_for_it(cause: str, given: bool) -> None:
+    """Python's collector shows in no stack: it runs within whatever line makes objects."""
+    shot = OneShot()
+    shot.done(judged("slow", cause, 0.8), at=STEADY_SECONDS)
+
+    assert shot.done(judged("slow", cause, 0.8), at=STEADY_SECONDS + 1) is given
+    assert shot.done(judged("slow", cause, 0.8), at=LONGER_SECONDS)
 
 
 def test_what_is_busy_in_doubt_is_looked_at_longer() -> None:

@@ -1,8 +1,12 @@
 """What is installed is what is in the folders: the wheel holds every module and each file that is read by its path."""
 
+import hashlib
+import io
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -140,3 +144,73 @@ def test_the_versions_agree(project: dict[str, Any]) -> None:
     import perfwatch
 
     assert perfwatch.__version__ == project["project"]["version"]
+
+
+@pytest.mark.live
+def test_man_page_and_completions_are_what_the_helps_say(repository: Path) -> None:
+    """They are made anew with ``scripts/packaging/manual.py`` where an option has changed."""
+    done = subprocess.run(
+        (sys.executable, "scripts/packaging/manual.py", "--check"),
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_the_man_page_is_shown_without_a_warning(repository: Path) -> None:
+    """With every command of the help."""
+    page = repository / "scripts/packaging/share/man/man1/perfwatch.1"
+    done = subprocess.run(("groff", "-man", "-Tutf8", "-ww", str(page)), capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: perfwatch daemon" in re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_accepts_the_completions(repository: Path, shell: str) -> None:
+    """By its own syntax check."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    (file,) = (
+        path
+        for path in (repository / "scripts/packaging/share").rglob("*perfwatch*")
+        if shell in str(path) and path.is_file()
+    )
+
+    assert subprocess.run((shell, "-n", str(file)), timeout=60).returncode == 0
+
+
+@pytest.mark.live
+def test_the_man_page_and_the_completions_are_in_the_wheel(wheel: set[str], project: dict[str, Any]) -> None:
+    """Below ``share``, which pip, pipx and uv merge into the environment."""
+    data = {name.partition(".data/data/")[2] for name in wheel if ".data/data/" in name}
+
+    assert data == {
+        "share/man/man1/perfwatch.1", "share/bash-completion/completions/perfwatch",
+        "share/zsh/site-functions/_perfwatch", "share/fish/vendor_completions.d/perfwatch.fish",
+    }  # fmt: skip
+
+
+@pytest.mark.live
+def test_a_source_archive_is_the_same_bytes_each_time(repository: Path, tmp_path: Path) -> None:
+    """Whoever builds it, and whenever: members are sorted, of nobody, and of one time."""
+    digests = set()
+    for number, (owner, mode) in enumerate((("ann", 0o664), ("bob", 0o600))):
+        archive = tmp_path / f"{number}.tar.gz"
+        with tarfile.open(archive, "w:gz") as made:
+            for name in ("b", "a") if number else ("a", "b"):
+                member = tarfile.TarInfo(name)
+                member.uname, member.mode, member.mtime = owner, mode, 1000 + number
+                made.addfile(member, io.BytesIO())
+        normalize = "import sys; from pathlib import Path; from reproducible import normalize"
+        normalize += "; normalize(Path(sys.argv[1]), 1_700_000_000)"
+        subprocess.run([sys.executable, "-c", normalize, archive], check=True, cwd=repository / "scripts" / "packaging")
+        digests.add(hashlib.sha256(archive.read_bytes()).hexdigest())
+
+    assert len(digests) == 1

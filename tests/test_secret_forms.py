@@ -32,6 +32,8 @@ HIDDEN: dict[str, tuple[str | list[str], str]] = {
     "uuid after an option": (f"train.py --neptune-api-token {UUID}", UUID),
     "uuid after a vendor": (f"train.py --neptune {UUID}", UUID),
     "uuid after a weak name": (f"train.py --auth={UUID}", UUID),
+    "a personal access token by name": ("train.py --pat q3vt8klxrw", "q3vt8klxrw"),
+    "a web token by name": ("train.py --jwt abc.def.ghi", "abc.def.ghi"),
     "uuid after login": (f"comet login {UUID}", UUID),
     "basic as two words": (["x", "Basic", BASIC], BASIC),
     "basic header in three words": (["curl", "-H", "Authorization:", "Basic", BASIC], BASIC),

@@ -1,4 +1,4 @@
-"""Where a session goes and how it is found again."""
+"""Where a session goes, how it is found again, and what of a failed run is kept beside it."""
 
 import os
 import stat
@@ -10,6 +10,7 @@ import pytest
 from perfwatch.errors import SessionUnreadable, SessionUnwritable
 from perfwatch.recording.finding import find_session
 from perfwatch.recording.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
+from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.probe import Unavailable
 
@@ -248,3 +249,22 @@ def test_a_session_on_a_dead_mount_is_said_to_be_unreachable(tmp_path: Path) -> 
     """Instead of hanging there."""
     with pytest.raises(SessionUnreadable, match="does not answer"):
         find_session(str(tmp_path), {}, DeadFor(tmp_path))
+
+
+def test_the_dumps_of_the_ranks_are_kept_as_they_are(tmp_path: Path) -> None:
+    """For torch's own analyzer; links, pipes and giants stay where they are."""
+    place, session = tmp_path / "place", tmp_path / "session"
+    place.mkdir()
+    session.mkdir()
+    (place / "fr_rank_0").write_bytes(b"dump")
+    (place / "fr_rank_1").symlink_to("/etc/hostname")
+    os.mkfifo(place / "fr_rank_2")
+    with (place / "fr_rank_3").open("wb") as giant:
+        giant.truncate(MOST_DUMP_BYTES + 1)
+    (place / "steps-7").write_bytes(b"other")
+
+    kept = keep_dumps(place, session)
+
+    assert [path.relative_to(session).as_posix() for path in kept] == ["flight_recorder/fr_rank_0"]
+    assert kept[0].read_bytes() == b"dump"
+    assert keep_dumps(tmp_path / "nowhere", session) == []

@@ -15,12 +15,14 @@ class Webhook:
     def __init__(self) -> None:
         self.answers = [200]
         self.tried: Queue[dict[str, Any]] = Queue()  # every try, whatever was answered
+        self.asked: list[tuple[str, dict[str, str]]] = []  # path and headers of each
         self._released = threading.Event()
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                hook.asked.append((self.path, dict(self.headers)))
                 status = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
                 hook.tried.put(content)
                 if status == 0:
@@ -29,6 +31,11 @@ class Webhook:
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                hook.tried.put({"GET": self.path})
+                self.send_response(hook.answers[0])
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

@@ -20,4 +20,4 @@ Around it:
 - ``perfwatch.drills``     programs with a known fault that test perfwatch; ``gauntlet`` runs and scores them
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -15,10 +15,11 @@ from perfwatch import __version__
 from perfwatch.commands import HIDDEN, SECTIONS, module_of
 from perfwatch.errors import INTERRUPTED, OutputUnwritable, PerfwatchError, PermissionDenied
 from perfwatch.options import Command, Exit, Group, command_of, in_our_words
+from perfwatch.processes.reinvoke import as_typed_here
 from perfwatch.settings import CONFIG_OPTION, SETTABLE
 from perfwatch.text import clean
 
-BROKEN_PIPE = 141  # 128 + SIGPIPE: whoever read our output has closed it, as ``| head`` does
+BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader of our output has closed it, as ``| head`` does
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OWNER_ADVICE = (
     "run perfwatch as the user whom that belongs to, or with sudo, or ask for a bundle: perfwatch bundle SESSION"
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         said = PerfwatchError(*_internal(failed))
     if said is not None:
         code = said.exit_code
+        said.advice = as_typed_here(said.advice)
         _say(said.message, said.advice)
         if refused is None and _wants_json(words):
             _say_as_json(said, stdout)
@@ -153,7 +155,7 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _say(message: str, advice: str) -> None:
-    """What happened and what to do, on stderr: stdout stays empty for whoever parses it."""
+    """What happened and what to do, on stderr: stdout stays empty for programs that parse it."""
     print(f"perfwatch: {clean(message)}", file=sys.stderr)
     for line in advice.splitlines():
         print(f"  {clean(line)}", file=sys.stderr)

@@ -3,12 +3,12 @@
 Every command is loaded to print the help, so what this module needs is imported where it is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
 
 from perfwatch.errors import EXIT_CODES, UsageError
-from perfwatch.options import Option
+from perfwatch.options import Number, Option, Together
 
 if TYPE_CHECKING:
     from perfwatch.recording.recording import Recording
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 MODEL = "Model, for its FLOPs utilisation (MFU)"
 
 Params = Annotated[
-    float | None, Option("--params", panel=MODEL, metavar="N", help="Parameters of the model: 8e9, or 8b.", min=1)
+    float | None,
+    Option(
+        "--params",
+        panel=MODEL,
+        metavar="N",
+        help="Parameters of the model: 8e9, or 8b.",
+        kind=Number(1, likely="8e9, or 8b"),
+    ),
 ]
 TokensPerStep = Annotated[
     float | None,
@@ -26,7 +33,7 @@ TokensPerStep = Annotated[
         panel=MODEL,
         metavar="N",
         help="Tokens per optimizer step, all ranks together: 4e6, or 4m.",
-        min=1,
+        kind=Number(1, likely="4e6, or 4m"),
     ),
 ]
 Layers = Annotated[
@@ -47,7 +54,7 @@ MinMfu = Annotated[
         "--min-mfu",
         panel=MODEL,
         metavar="PERCENT",
-        help="Exit with 60 where MFU is lower (or 50: unknown).",
+        help="Exit with 60 if MFU is lower, with 50 if it is unknown.",
         min=0,
         max=100,
     ),
@@ -58,11 +65,11 @@ MinMfu = Annotated[
 class Model:
     """What the user says of the model. Numbers as typed; None: not said."""
 
-    params: float | None = None
-    tokens_per_step: float | None = None
-    layers: float | None = None
-    hidden: float | None = None
-    sequence: float | None = None
+    params: Params = None
+    tokens_per_step: TokensPerStep = None
+    layers: Layers = None
+    hidden: Hidden = None
+    sequence: Sequence = None
 
     def conditions(self) -> dict[str, float]:
         """What was said, as conditions of a session.
@@ -83,6 +90,9 @@ class Model:
                 "give all of them, or none: 6 x params x tokens is counted then",
             )
         return known
+
+
+DescribedModel = Annotated[Callable[[], Model], Together(Model)]
 
 
 def checked(model: Model, min_mfu: float | None, recorded: bool = False) -> dict[str, float]:

@@ -10,9 +10,13 @@ cannot be used, and what to type instead.
 
 import difflib
 import inspect
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -26,6 +30,7 @@ from perfwatch.errors import UsageError
 PREFIX = "PERFWATCH_"  # of the environment variable of an option
 OPTIONS = "Options"  # the panel of what is not in another
 WIDTH = 80
+AS_NEAR = 0.1  # a second word that may be meant is as near as the first, up to this
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.ASCII)
@@ -38,15 +43,15 @@ else:
     _ParamType = click.ParamType
 
 
-class Kind(_ParamType):
+class Kind(_ParamType, ABC):
     """A kind of value: ``read`` returns it, or raises ValueError with what is wrong in words."""
 
     name = "value"
     example = ""  # of how it is written
 
+    @abstractmethod
     def read(self, text: str) -> object:
         """The value that a text says."""
-        raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click asks for it; a default is a value already."""
@@ -70,22 +75,25 @@ class Number(Kind):
     least: float | None = None
     most: float | None = None
     whole: bool = False
+    likely: str = ""  # what most users would type
 
     def __post_init__(self) -> None:
-        likely = max(self.least or 0, 1) if self.most is None else (self.most + (self.least or 0)) / 2
-        self.example = "8e9, or 8b" if self.most is None and not self.whole else f"{likely:g}"
+        middle = max(self.least or 0, 1) if self.most is None else (self.most + (self.least or 0)) / 2
+        self.example = self.likely or f"{middle:g}"
 
     def read(self, text: str) -> float | int:
         """Raises ValueError."""
         match = _NUMBER.fullmatch(text.strip().lower())
         if match is None:
             raise ValueError("not a number")
-        value = float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2]]
+        value = self._bounded(float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2]])
         if self.whole and not value.is_integer():
             raise ValueError("not a whole number")
-        return self._bounded(int(value) if self.whole else value)
+        return int(value) if self.whole else value
 
     def _bounded(self, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("too large")
         if self.least is not None and value < self.least:
             raise ValueError(f"it must be {self._shown(self.least)} or more")
         if self.most is not None and value > self.most:
@@ -224,7 +232,17 @@ class Argument:
     no_option: tuple[str, ...] = ()
 
 
-PID = Number(1, 2**22, whole=True)  # PID_MAX_LIMIT of the kernel
+@dataclass(frozen=True)
+class Together:
+    """Declares the options of a function, which the command gets with what was typed for them: it calls it when it needs to.
+
+    One annotation, ``Annotated[Callable[[], Made], Together(made_of)]``, is then all that several commands share of them.
+    """
+
+    function: Callable[..., object]
+
+
+PID = Number(1, 2**22, whole=True, likely="4242")  # PID_MAX_LIMIT of the kernel
 JSON = Option("--json", "-j", help="Print one JSON object and nothing else on stdout.")
 Json = Annotated[bool, JSON]
 
@@ -270,17 +288,24 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; words that are too many are named."""
         ctx.allow_extra_args = True
-        try:
+        with _known_to(ctx):
             rest = super().parse_args(ctx, args)
-        except click.BadOptionUsage as error:
-            error.ctx = error.ctx or ctx  # the parser itself knows none
-            raise
         if rest and not ctx.resilient_parsing:
             takes = " ".join(self.collect_usage_pieces(ctx)[1:]) or "no arguments"
             raise UsageError(
                 f"{ctx.info_name}: {_quoted(rest[0])} is one word too many: it takes {takes}", help_of(ctx)
             )
         return rest
+
+
+@contextmanager
+def _known_to(ctx: click.Context) -> Iterator[None]:
+    """What the parser has against an option is of this context: the parser itself knows none."""
+    try:
+        yield
+    except click.BadOptionUsage as error:
+        error.ctx = error.ctx or ctx
+        raise
 
 
 class Group(click.Group):
@@ -302,6 +327,11 @@ class Group(click.Group):
     ) -> None:
         super().__init__(*arguments, **options)
         self._sections, self._load, self._hidden = sections, load, hidden
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an option that lacks its value is named."""
+        with _known_to(ctx):
+            return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the help."""
@@ -352,17 +382,34 @@ def command_of(
         prepared: parameters that the function does not get.
         context_settings: for the parser.
     """
-    hints = get_type_hints(function, include_extras=True)
     params: list[click.Parameter] = []
-    for name, param in inspect.signature(function).parameters.items():
-        params.append(_parameter(name, param, hints[name], settings))
+    groups: dict[str, tuple[Callable[..., object], list[str]]] = {}
+    for name, param, hint in _declared(function):
+        together = get_args(hint)[-1]
+        if isinstance(together, Together):
+            own = list(_declared(together.function))
+            params += (_parameter(*one, settings) for one in own)
+            groups[name] = together.function, [one[0] for one in own]
+        else:
+            params.append(_parameter(name, param, hint, settings))
+
+    def called(**typed_in: Any) -> object:
+        for name, (made_of, names) in groups.items():
+            typed_in[name] = partial(made_of, **{one: typed_in.pop(one) for one in names})
+        return function(**typed_in)
+
     return Command(
         function.__name__.rstrip("_"),
-        callback=function,
+        callback=called,
         params=[*params, *prepared],
         help=inspect.getdoc(function),
         context_settings=context_settings,
     )
+
+
+def _declared(function: Callable[..., object]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
+    hints = get_type_hints(function, include_extras=True)
+    return ((name, param, hints[name]) for name, param in inspect.signature(function).parameters.items())
 
 
 def _parameter(name: str, param: inspect.Parameter, hint: Any, settings: bool) -> click.Parameter:
@@ -446,7 +493,9 @@ def typed(name: str) -> bool:
 
 def nearest(word: str, words: Iterable[str], before: str = "") -> str:
     """``did you mean attach?`` of what was mistyped; empty if nothing is near."""
-    near = difflib.get_close_matches(word.lower(), list(words), n=2, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower(), list(words), n=2, cutoff=0.6)
+    ratios = [difflib.SequenceMatcher(None, word.lower(), one).ratio() for one in found]
+    near = [one for one, ratio in zip(found, ratios, strict=True) if ratio > ratios[0] - AS_NEAR]
     return f"did you mean {' or '.join(before + one for one in near)}?" if near else ""
 
 
@@ -458,7 +507,8 @@ def help_of(ctx: click.Context | None) -> str:
 def in_our_words(error: click.UsageError) -> UsageError:
     """What click has against a line, as our own error."""
     ctx = error.ctx
-    where = ctx.info_name if ctx is not None and ctx.parent is not None else "perfwatch"
+    within = ctx.info_name if ctx is not None and ctx.parent is not None else ""
+    where, before = within or "perfwatch", f"{within}: " if within else ""
     if isinstance(error, click.NoSuchOption):
         params = ctx.command.get_params(ctx) if ctx is not None else []
         known = [name for one in params if isinstance(one, click.Option) and not one.hidden for name in one.opts]
@@ -471,18 +521,18 @@ def in_our_words(error: click.UsageError) -> UsageError:
         return UsageError(f"{where} has no option {error.option_name}", meant or help_of(ctx))
     if isinstance(error, click.MissingParameter) and error.param is not None and ctx is not None:
         needed = error.param.make_metavar(ctx)
-        return UsageError(f"{where}: {needed} is missing", f"{ctx.get_usage().replace('Usage: ', '')}\n{help_of(ctx)}")
+        return UsageError(f"{before}{needed} is missing", f"{ctx.get_usage().replace('Usage: ', '')}\n{help_of(ctx)}")
     if isinstance(error, click.BadOptionUsage):
         option = next((one for one in (ctx.command.get_params(ctx) if ctx is not None else [])
                        if error.option_name in (*one.opts, *one.secondary_opts)), None)  # fmt: skip
         if isinstance(option, click.Option) and ctx is not None and option.is_flag:
-            return UsageError(f"{where}: {error.option_name} takes no value", f"{ctx.command_path} {error.option_name}")
+            return UsageError(f"{before}{error.option_name} takes no value", f"{ctx.command_path} {error.option_name}")
         metavar = option.make_metavar(ctx) if option is not None and ctx is not None else "VALUE"
-        return UsageError(f"{where}: {error.option_name} needs a value", f"{error.option_name} {metavar}")
+        return UsageError(f"{before}{error.option_name} needs a value", f"{error.option_name} {metavar}")
     if isinstance(error, click.BadParameter):
         return UsageError(f"{_named(error.param, ctx)}: {error.message[:1].lower()}{error.message[1:].rstrip('.')}",
                           help_of(ctx))  # fmt: skip
-    return UsageError(f"{where}: {error.format_message()}", help_of(ctx))
+    return UsageError(f"{before}{error.format_message()}", help_of(ctx))
 
 
 def _named(param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -79,7 +79,7 @@ def read(path: Path, required: bool = False) -> ConfigFile | None:
         return None  # on the machine's own disk: most have none, and a process for it would delay each job
     child = KillableChild()
     try:
-        content, state, folder = child.call(_content, os.path.abspath(path), deadline_seconds=DEADLINE_SECONDS)
+        content, state, folders = child.call(_content, os.path.abspath(path), deadline_seconds=DEADLINE_SECONDS)
     except NotStarted as why:
         if required:
             raise UsageError(f"{path}: it cannot be read: {why.reason}", why.advice) from None
@@ -95,28 +95,34 @@ def read(path: Path, required: bool = False) -> ConfigFile | None:
         raise UsageError(f"{path}: it cannot be read: {said}", ADVICE) from None
     finally:
         child.end(DEADLINE_SECONDS)
-    _refuse_if_others_write(path, state, folder)
+    if len(content) > LARGEST_BYTES:  # its last line might be half of one
+        raise UsageError(f"{path}: it is larger than {LARGEST_BYTES // 1024} KiB", ADVICE)
+    for written in ((str(path), *state), *folders):
+        _refuse_if_others_write(path, *written)
     return ConfigFile(path, _tables(path, content), bool(state[1] & 0o044))
 
 
-def _content(path: str) -> tuple[bytes, tuple[int, int], tuple[int, int]]:
-    """Runs in the child: what is in the file; owner and mode of it, and of the folder in which it lies."""
+def _content(path: str) -> tuple[bytes, tuple[int, int], list[tuple[str, int, int]]]:
+    """Runs in the child: what is in the file; owner and mode of it, and of the folders in which it, and a link to it, lie."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
-        state, folder = os.fstat(descriptor), os.stat(os.path.dirname(os.path.realpath(path)))
+        state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise OSError(22, "not a regular file")
-        return file.read(LARGEST_BYTES), (state.st_uid, state.st_mode), (folder.st_uid, folder.st_mode)
+        folders = dict.fromkeys(os.path.dirname(one) for one in (path, os.path.realpath(path)))
+        states = [(folder, os.stat(folder)) for folder in folders]
+        return (
+            file.read(LARGEST_BYTES + 1),
+            (state.st_uid, state.st_mode),
+            [(folder, one.st_uid, one.st_mode) for folder, one in states],
+        )
 
 
-def _refuse_if_others_write(path: Path, file: tuple[int, int], folder: tuple[int, int]) -> None:
-    for what, (owner, mode) in ((path, file), (path.parent, folder)):
-        if owner not in (0, os.geteuid()):
-            raise UsageError(
-                f"{path}: it is not read, for {what} belongs to uid {owner}", f"chown {os.geteuid()} {what}"
-            )
-        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not (what is path.parent and mode & stat.S_ISVTX):
-            raise UsageError(f"{path}: it is not read, for other users can write {what}", f"chmod go-w {what}")
+def _refuse_if_others_write(path: Path, what: str, owner: int, mode: int) -> None:
+    if owner not in (0, os.geteuid()):
+        raise UsageError(f"{path}: it is not read, for {what} belongs to uid {owner}", f"chown {os.geteuid()} {what}")
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        raise UsageError(f"{path} is not read: other users can write to {what}", f"chmod go-w {what}")
 
 
 def _tables(path: Path, content: bytes) -> dict[str, dict[str, object]]:
@@ -185,9 +191,9 @@ def _taken(file: ConfigFile, command: click.Command, found: dict[str, object]) -
             continue
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         try:
-            if option.name == "notify" and file.public and not str(text).startswith("@"):
+            if option.name in ("notify", "heartbeat") and file.public and not str(text).startswith("@"):
                 raise UsageError("a webhook's URL is a secret, and every user can read this file",
-                                 'put it in a file that only you can read: notify = "@/path/of/that"')  # fmt: skip
+                                 f'put it in a file that only you can read: {option.name} = "@/path/of/that"')  # fmt: skip
             if option.is_flag and not isinstance(text, bool):
                 raise UsageError(f"{text!r} is neither true nor false", f"{name} = true")
             if not option.is_flag:

@@ -1,12 +1,16 @@
 """Text for people, without rich: what comes from the job (file names, thread names) is made harmless first."""
 
+import json
+import os
+import re
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 # Control, format (bidirectional overrides), surrogate, private and unassigned characters can hide or rewrite a line.
 _HOSTILE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_NOT_ASCII = re.compile(r"[^ -~]")
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 _NEXT_UNIT = 0.9995  # 999.6 ms are 1.0 s
 
@@ -18,6 +22,18 @@ def clean(text: str) -> str:
     return "".join(
         " " if letter in "\t\n\r" else "?" if unicodedata.category(letter) in _HOSTILE else letter for letter in text
     )
+
+
+def json_text(value: Any) -> str:
+    """One line of JSON that a terminal can show: control characters beyond ASCII and bidirectional overrides are escaped, too."""
+    import msgspec  # the text of the launcher is small without it
+
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if unicodedata.category(found[0]) in _HOSTILE else found[0]
 
 
 def duration(seconds: float | None, figures: int = 2) -> str:
@@ -57,3 +73,8 @@ def say(stream: IO[str], text: str) -> None:
     with suppress(OSError):
         stream.write(f"perfwatch: {clean(text)}\n")
         stream.flush()
+
+
+def command_line(command: tuple[str, ...]) -> str:
+    """At a glance the program matters, not where its interpreter is installed."""
+    return clean(" ".join([*(os.path.basename(word) for word in command[:2]), *command[2:]]))

@@ -3,18 +3,26 @@
 A recording keeps a ``Verdict`` as it is here. ``perfwatch.report.json`` makes of it the object that users get.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
 
 SCHEMA = "perfwatch.verdict/1"
 STATES = ("gone", "hung", "busy", "slow", "healthy", "inconclusive")
+ACTIONS = ("restart", "replace_node", "wait", "fix_code", "none")
 OWNERS = ("user_code", "data", "storage", "network", "fabric", "gpu", "node", "scheduler", "unknown")
 
 NO_CONFIDENCE = "none"
 IT_RUNS = "nothing: it runs"  # what a thread waits for that does not wait
 SLEEP = "the end of its sleep"  # ... or that sleeps: with ``SLEEP_LEFT`` and a duration, if it is known when it wakes
 SLEEP_LEFT = " in "
+OF_THE_LIVING = (
+    "perfwatch capture",
+    "perfwatch attach",
+    "perfwatch doctor",
+    "perfwatch ps",
+)  # next steps, of a job that runs
 NAPS = "the end of short sleeps"  # ... again and again
 
 
@@ -230,10 +238,36 @@ class ObserverCost(_Part, frozen=True, kw_only=True):
     target_paused_ms: float = 0.0
 
 
+class JobLabels(_Part, frozen=True, kw_only=True):
+    """Whose job it is: what an alert is routed by and an action aims at. None where nothing says it.
+
+    The kernel says user, uid, host, pid, pod_uid and container_id, and the Slurm job where slurmd makes control groups; of a pod the
+    kubelet says the names where /var/log/containers can be listed. All else is what the environment of the job claims: enough to route an
+    alert, and nothing to trust.
+    """
+
+    user: str | None = None
+    uid: int | None = None  # of its ranks; null where they are of several users
+    host: str | None = None  # that was watched; null where the verdict is of several
+    pid: int | None = None  # of the process at the top
+    ranks: str | None = None  # that were seen: "0-7,9"
+    world_size: int | None = None
+    slurm_job_id: str | None = None
+    slurm_job_name: str | None = None
+    namespace: str | None = None  # of Kubernetes
+    pod: str | None = None
+    pod_uid: str | None = None
+    container: str | None = None
+    container_id: str | None = None
+    run_id: str | None = None  # of torchrun
+    wandb_run: str | None = None  # entity/project/run, as far as it is set in the environment
+
+
 class Verdict(_Part, frozen=True, kw_only=True):
     """The one answer. Times are ISO 8601 UTC; the other fields are explained by their types above.
 
-    confidence: the number of its ``Level``; 0 if nothing is claimed.
+    confidence: the number of its ``Level``; 0 if nothing is claimed. action: what a machine may do about it, one of ``ACTIONS``;
+    None where that cannot be said.
     """
 
     schema: str = SCHEMA
@@ -258,6 +292,8 @@ class Verdict(_Part, frozen=True, kw_only=True):
     next: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     efficiency: Efficiency | None = None  # of a job that goes on and uses GPUs
+    action: str | None = None
+    job: JobLabels | None = None
     supersedes: str | None = None  # of a watched job: the cause that was told before, which this verdict replaces
     timeline: Timeline
     observer_cost: ObserverCost
@@ -271,3 +307,8 @@ def doing(awaited: str, *, many: bool = False) -> str:
     if awaited.startswith(SLEEP):
         return sleeps + awaited.removeprefix(SLEEP).replace(SLEEP_LEFT, " for another ", 1)
     return runs if awaited == IT_RUNS else f"{waits} for {awaited}"
+
+
+def possible_after(steps: Iterable[str]) -> tuple[str, ...]:
+    """Of the next steps those that make sense of a job that has ended."""
+    return tuple(one for one in steps if not one.startswith(OF_THE_LIVING))

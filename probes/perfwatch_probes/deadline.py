@@ -120,7 +120,7 @@ class KillableChild:
         self._most_abandoned, self._settle, self._ledger = most_abandoned, settle, ledger
         self._replies_as: Replies = replies or Pickled()
         self._pid = 0
-        self._handle: int | None = None  # pidfd: the pid may have been reaped by somebody else and reused
+        self._handle: int | None = None  # pidfd: the pid may have been reaped elsewhere and reused
         self._requests = -1
         self._replies = -1
         self._abandoned: list[int] = []
@@ -251,7 +251,7 @@ def still_there(children: Collection[int]) -> list[int]:
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
                 alive.append(pid)
         except ChildProcessError:
-            pass  # somebody else in this process has collected it
+            pass  # another part of this process has collected it
     return alive
 
 

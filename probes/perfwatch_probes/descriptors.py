@@ -131,7 +131,7 @@ def _describe_one(
 
 
 class Contested:
-    """Files on which somebody holds a lock, of main threads that nap: a library may sleep, try, and sleep again.
+    """Files on which a process holds a lock, of main threads that nap: a library may sleep, try, and sleep again.
 
     Its own process counts where it has the file open twice, as two connections to one database. SQLite does so, and no call of it
     is ever seen blocked. What was found is told once more when it is over, so that a reading of it can be taken back.
@@ -156,7 +156,7 @@ class Contested:
         filesystem = self._filesystem
         try:
             locks = filesystem.read_text(filesystem.proc / "locks").splitlines()
-            # Locks to read are shared: databases keep them for as long as they are open, and nobody waits for those alone.
+            # Locks to read are shared: databases keep them for as long as they are open, and no process waits for those alone.
             alone = (match for line in locks if " WRITE " in line and (match := _LOCK.match(line)))
             held = {(int(match[4]), int(match[1]) == pid) for match in alone}
             fds = sorted(int(name) for name in filesystem.listdir(f"{filesystem.proc}/{pid}/fd")) if held else []

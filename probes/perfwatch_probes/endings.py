@@ -1,9 +1,9 @@
-"""When and how a process ends, told by the kernel to whoever holds a handle on it, be it another's child.
+"""When and how a process ends, told by the kernel to the holder of a handle on it, be it another's child.
 
-A pidfd becomes readable the moment its process ends (pidfd_open(2), Linux 5.3), so nobody has to look for that once a
+A pidfd becomes readable the moment its process ends (pidfd_open(2), Linux 5.3), so no poll is needed once a
 second and come too late for the zombie. From Linux 6.15 on it tells how the process ended even after its parent has reaped
 it (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h; measured on 6.18: a zombie's handle does not tell it
-yet, /proc does). A handle asks for no permission, keeps no process and no pid, and holds nobody up.
+yet, /proc does). A handle asks for no permission, keeps no process and no pid, and delays nothing.
 """
 
 import fcntl
@@ -52,7 +52,7 @@ class Endings:
         return self._all.fileno()
 
     def news(self) -> bool:
-        """Whether one of them has ended since this was last asked."""
+        """True if one of them has ended since this was last asked."""
         return bool(self._all.poll(0))
 
     def release(self, pid: int) -> int | None:

@@ -23,6 +23,7 @@ from perfwatch_probes.readings import ANY_READING, Reading
 
 MOST_ANSWER_BYTES = 16 * 2**20
 DYING_MILLISECONDS = 50  # a killed process is gone within one, unless it is stuck in the kernel
+GATHERED_MILLISECONDS = 500  # on a crowded machine a killed process waits for a CPU to end; the watch goes on meanwhile
 _CHUNK_BYTES = 65536
 _LENGTH = struct.Struct("=Q")
 
@@ -147,7 +148,7 @@ def _run(parent: int, writable: int, ask: Callable[[], Iterable[Reading]], memor
 
 def _gather() -> None:
     """Collect what the question has started and thrown away, so that its CPU time counts; one that does not die is left behind."""
-    ends = time.monotonic() + DYING_MILLISECONDS / 1000
+    ends = time.monotonic() + GATHERED_MILLISECONDS / 1000
     try:
         while os.waitpid(-1, os.WNOHANG)[0] or time.monotonic() < ends:
             time.sleep(0.001)
@@ -173,7 +174,7 @@ def _mapped_bytes() -> int:
 
 
 def _reaped(pid: int) -> float | None:
-    """CPU seconds of a child that has ended; 0 where somebody else reaped it, None while it is there."""
+    """CPU seconds of a child that has ended; 0 where it was reaped elsewhere, None while it is there."""
     try:
         ended, _, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:

@@ -17,7 +17,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -94,11 +94,13 @@ def start(
     stdout: int = subprocess.PIPE,
     settle: Callable[[], None] = lambda: None,
     memory_bytes: int = MEMORY_BYTES,
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start an observer that dies with us. Raises Unavailable when it cannot be started.
 
     settle: runs in the new process before the program does: ``Arrival.settle`` of ``perfwatch_probes.guest``.
     memory_bytes: that it may take.
+    environment: its own; the search path alone by default.
     """
     parent = os.getpid()
 
@@ -111,7 +113,7 @@ def start(
         keep_nice_value()
 
     # RUST_BACKTRACE=0: py-spy otherwise spends its time on resolving the symbols of its own failure.
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "RUST_BACKTRACE": "0"}
+    plain = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "RUST_BACKTRACE": "0"}
     try:
         return subprocess.Popen(
             list(command),
@@ -120,7 +122,7 @@ def start(
             stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=die_with_parent,
-            env=environment,
+            env=plain if environment is None else environment,
             cwd="/",
             pass_fds=pass_fds,
         )
@@ -147,7 +149,7 @@ def reap(child: "subprocess.Popen[bytes]", wait_seconds: float, whole_group: boo
                 if whole_group:
                     kill(child)
                 _, status, usage = os.wait4(child.pid, 0)
-        except ChildProcessError:  # somebody else reaped it: its status and its cost are lost
+        except ChildProcessError:  # it was reaped elsewhere: its status and its cost are lost
             child.returncode = child.returncode if child.returncode is not None else -1
             return 0.0
         if ended is not None:

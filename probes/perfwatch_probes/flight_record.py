@@ -1,7 +1,9 @@
 """What a flight-recorder dump of torch says: one rank's collectives, group by group. Pure; ``flight_recorder`` brings dumps.
 
-Formats: pickle (what ranks write, with Python frames) and JSON (torch's debug server, without). Version 2.x, torch 2.4 to
-2.13; read in torch's FlightRecorder.hpp. gloo's records never say "completed": of them ``retired`` tells that a call is over.
+Formats: pickle (what ranks write, with Python frames) and JSON (torch's debug server and TorchComms, without). Version 2.x, torch 2.4
+to 2.14 and TorchComms; read in torch's FlightRecorder.hpp and TorchComms' FlightRecorder.cpp. Version 1.x, torch 2.2 and 2.3, and
+the bare list of torch 2.1: one number for every kind of call, groups by a number of the process' own, no counts (torch's TraceUtils.h
+of those versions). gloo's records never say "completed": of them ``retired`` tells that a call is over.
 
 A call that torch makes of several (an all_gather of unequal sizes, a batch of sends) is recorded piece by piece under one number,
 and ends with an entry of its own, which alone learns that all is over (``flight_recorder/components/utils.py`` in torch's wheel).
@@ -17,7 +19,7 @@ from perfwatch_probes.pickled import plain
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import BATCH, Frame, Operation, RecordedGroup
 
-KNOWN_MAJOR = "2"
+KNOWN_MAJORS = ("1", "2")
 NEWEST_OPERATIONS = 24  # of each group, and so many on both sides of the last one that was completed:
 AROUND_COMPLETED = 8  # ranks are compared by sequence number, and one that goes on asynchronously may be far ahead
 MOST_GROUPS = 64
@@ -39,14 +41,18 @@ _LIBRARY = re.compile(r"(/(site|dist)-packages|\.whl)/torch/|/lib(64)?/python\d|
 def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds: float = 0.0) -> list[RecordedGroup]:
     """One reading per process group of a dump. Raises Unavailable for everything that is not a dump of a version we know."""
     dump = _plain(content)
+    if isinstance(dump, list) and any(isinstance(one, Mapping) and "seq_id" in one for one in dump[:1]):
+        dump = {"version": "1.0", "entries": dump}
     if not isinstance(dump, Mapping) or not isinstance(dump.get("entries", []), list):
         raise Unavailable("it is no flight-recorder dump")
     version = text(dump.get("version"), 20)
-    if version.split(".")[0] != KNOWN_MAJOR:
+    if version.split(".")[0] not in KNOWN_MAJORS:
         raise Unavailable(
-            f"its format is version {version or 'unknown'}; versions {KNOWN_MAJOR}.x are understood",
+            f"its format is version {version or 'unknown'}; versions {' and '.join(f'{one}.x' for one in KNOWN_MAJORS)} are understood",
             "torchfrtrace of the job's own torch reads it",
         )
+    if version.startswith("1."):
+        dump = _renewed(dump)
     entries = [entry for entry in dump.get("entries", []) if isinstance(entry, Mapping)]
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
@@ -89,6 +95,43 @@ def parse(content: bytes, pid: int, rank: int, origin: str, written_ago_seconds:
             )
         )
     return found
+
+
+def _renewed(dump: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dump of version 1 in the form of version 2.
+
+    Groups are known by their ranks, and those of the same ranks by their order: the numbers of a process are not those of another.
+    """
+    entries = [entry for entry in dump.get("entries", []) if isinstance(entry, Mapping)]
+    told = dump.get("pg_config")
+    ranks = {_number(key): _members(one) for key, one in told.items()} if isinstance(told, Mapping) else {}
+    names: dict[int | None, str] = {}
+    alike: dict[tuple[int, ...], int] = {}
+    for key in sorted(
+        {*ranks, *(_number(entry.get("pg_id")) for entry in entries)}, key=lambda key: (key is None, key or 0)
+    ):
+        members = ranks.get(key, ())
+        alike[members] = alike.get(members, 0) + 1
+        called = f"of ranks {_shortly(members)}" if members else f"{key}"
+        names[key] = called + (f", {alike[members]}" if members and alike[members] > 1 else "")
+    config = {names[key]: {"name": names[key], "desc": "", "ranks": list(members)} for key, members in ranks.items()}
+    made = []
+    newest: dict[str, Any] = {}  # the number of the newest collective, which in version 2 each send bears as well
+    for entry in entries:
+        name, sequence = names[_number(entry.get("pg_id"))], entry.get("seq_id")
+        called = _called(entry)
+        sends = called.startswith(("send", "recv")) or called == BATCH
+        if not sends:
+            newest[name] = sequence
+        numbers = {"collective_seq_id": newest.get(name, 0), "p2p_seq_id": sequence, "is_p2p": sends}
+        made.append({**entry, "process_group": [name, ""], **numbers})
+    return {"version": dump.get("version"), "entries": made, "pg_config": config}
+
+
+def _shortly(members: tuple[int, ...]) -> str:
+    """``0 to 7``, or the numbers, as far as they fit."""
+    whole = len(members) > 2 and members == tuple(range(members[0], members[0] + len(members)))
+    return f"{members[0]} to {members[-1]}" if whole else ", ".join(map(str, members))[: MOST_NAME_CHARACTERS - 20]
 
 
 def _local_ids(
@@ -142,7 +185,7 @@ def _joined(entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _is_piece(entry: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
-    """Whether a collective bears the number of the one that ends it."""
+    """True if a collective bears the number of the one that ends it."""
     sequence = _number(end.get("collective_seq_id"))
     alike = sequence is not None and _number(entry.get("collective_seq_id")) == sequence
     return alike and entry.get("is_p2p") is not True

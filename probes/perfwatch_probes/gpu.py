@@ -64,7 +64,7 @@ class GpuProbe:
         self._open_nvml, self._filesystem, self._clock = open_nvml, filesystem or Filesystem(), clock
         self._page = Page(clock)
         self._pid = 0
-        self._handle: int | None = None  # the pid may have been reaped by somebody else and reused
+        self._handle: int | None = None  # the pid may have been reaped elsewhere and reused
         self._commands = self._frames = -1
         self._buffer = bytearray()
         self._full = False
@@ -79,7 +79,7 @@ class GpuProbe:
 
     @property
     def present(self) -> bool:
-        """Whether this machine has an NVIDIA driver, by its files."""
+        """True if this machine has an NVIDIA driver, by its files."""
         places = (self._filesystem.proc / "driver/nvidia/version", self._filesystem.dev / "nvidiactl",
                   self._filesystem.dev / "dxg")  # fmt: skip
         return any(place.exists() for place in places)

@@ -30,7 +30,7 @@ class GpuBindingProbe:
     def __init__(self, filesystem: Filesystem | None = None) -> None:
         self._filesystem = filesystem or Filesystem()
         self._last: dict[int, GpuBinding] = {}
-        self._lists = False  # the driver has listed somebody: when it lists nobody, there is nobody
+        self._lists = False  # the driver has listed a process: when it lists none, there is none
 
     def look(
         self, processes: Iterable[Process], gpus: Sequence[Gpu], contexts: Collection[GpuProcess]

@@ -25,7 +25,7 @@ class DeviceFiles:
 def device_files(filesystem: Filesystem, pid: int) -> DeviceFiles:
     """The device files of a process.
 
-    Cost: 2 us an open file. Raises Unavailable when it has ended or belongs to somebody else.
+    Cost: 2 us an open file. Raises Unavailable when it has ended or belongs to another user.
     """
     folder = filesystem.proc / str(pid) / "fd"
     targets = []
@@ -39,7 +39,7 @@ def device_files(filesystem: Filesystem, pid: int) -> DeviceFiles:
 
 
 def sees_host_pids(filesystem: Filesystem) -> bool:
-    """Whether our pids are those of the host, which NVML uses."""
+    """True if our pids are those of the host, which NVML uses."""
     try:
         return filesystem.readlink(filesystem.proc / "self/ns/pid") == HOST_PID_NAMESPACE
     except Unavailable:

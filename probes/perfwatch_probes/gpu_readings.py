@@ -38,12 +38,12 @@ class Gpu(Reading, frozen=True, kw_only=True):
 
     @property
     def number(self) -> str:
-        """Its ``uuid`` while it cannot say who it is, for it was lost before anybody asked."""
+        """Its ``uuid`` while it cannot say who it is, for it was lost before it was asked."""
         return f"gpu {self.index}"
 
     @property
     def stand_in(self) -> bool:
-        """Whether this is told in place of such a card: it is over when the card of that index is described."""
+        """True if this is told in place of such a card: it is over when the card of that index is described."""
         return self.uuid == self.number
 
 

@@ -12,7 +12,7 @@ DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") 
 
 
 def free_port(first: int = 20000, last: int = 28000) -> int:
-    """A port on the loopback that nobody uses, below those that the kernel gives to connections. Raises OSError."""
+    """A port on the loopback that is not in use, below those that the kernel gives to connections. Raises OSError."""
     for _ in range(64):
         port = first + int.from_bytes(os.urandom(4), "little") % (last - first)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:

@@ -1,7 +1,7 @@
 """Root is a guest: a path, socket or program that a job can name is touched by a process that has become the job's user first.
 
 What a job says (its environment, its source paths, its place in shared memory) is data about the job. Root who opened such a path as
-root would lend its rights to whoever wrote it. So ``Guests`` gives, for a process of the job, a killable child that holds the
+root would lend its rights to its author. So ``Guests`` gives, for a process of the job, a killable child that holds the
 identity of that process and nothing more: user, groups, none of our capabilities, no new privileges, limited memory. It can open
 what the job could open itself. This module is the only one that becomes another user, and the only one that opens a job's paths.
 
@@ -196,7 +196,7 @@ class Guests:
         return self._child(self.identity(pid), "", pid)
 
     def of_user(self, uid: int) -> Caller:
-        """A guest in our own root, with no group but the one that is nobody's: for what a user has left."""
+        """A guest in our own root, with no group but nogroup's: for what a user has left."""
         return self.child(Identity(uid, NOBODYS_GROUP))
 
     def child(self, identity: Identity) -> KillableChild:
@@ -429,17 +429,18 @@ def _readable(error: object) -> str:
 # What guests do with a path of the job. Each runs in a guest, may block there, and raises OSError.
 
 
-def opened(path: str, kind: Callable[[int], bool] = stat.S_ISREG, flags: int = os.O_RDONLY) -> int:
+def opened(path: str, kind: Callable[[int], bool] = stat.S_ISREG, flags: int = os.O_RDONLY, follow: bool = True) -> int:
     """A descriptor of the file at a path of the job, whose kind is known before it is opened: to open a device may have effects.
 
     Args:
         path: absolute, as the job sees it.
         kind: tells from the mode of a file what is wanted.
         flags: of open(2).
+        follow: False if a link at its end is a file of another kind.
 
     Raises OSError; ValueError where it is a file of another kind.
     """
-    found = _find(path)
+    found = _find(path, 0 if follow else os.O_NOFOLLOW)
     try:
         if not kind(os.fstat(found).st_mode):
             raise ValueError(f"{os.path.basename(path)} is not a file of the kind that is wanted")
@@ -502,13 +503,14 @@ def names(path: str, most: int) -> list[str]:
     return listed
 
 
-def _find(path: str) -> int:
+def _find(path: str, more: int = 0) -> int:
     """A descriptor that names a file and does not open it (O_PATH)."""
+    flags = os.O_PATH | os.O_CLOEXEC | more
     if not path.startswith("/"):
         raise FileNotFoundError(errno.ENOENT, "a path of a job is absolute", path)
     if _root == _NO_ROOT:
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
-    how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        return os.open(path, flags)
+    how = _HOW.pack(flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     found = _libc.syscall(_OPENAT2, _root, os.fsencode(path), how, ctypes.c_size_t(len(how)))
     if found < 0:
         code = ctypes.get_errno()

@@ -49,7 +49,7 @@ class ProcessEnded(Reading, frozen=True, kw_only=True):
 
     pid: int
     start_ticks: int
-    zombie: bool = False  # nobody has reaped it yet
+    zombie: bool = False  # not yet reaped
     exit_code: int | None = None  # >= 0: exited; see ``signal``
     signal: int | None = None  # the signal that ended it
     name: str = ""
@@ -113,6 +113,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     futex_device: str | None = None  # major:minor, decimal
     futex_inode: int | None = None
     futex_offset_bytes: int | None = None
+    futex_unlinked: bool = False  # that file has no name any more: only forks of the process that mapped it have it
 
 
 class Thread(Reading, frozen=True, kw_only=True):
@@ -182,7 +183,7 @@ PERTURBED, GATHERED = (
     "perturbed",
     "gathered",
 )  # what a loop does: it tries parameters out, or only adds up their gradients
-DROPPED, FILLED = "dropped", "filled"  # what a statement gets: nobody looks at it, or it is written to and handed on
+DROPPED, FILLED = "dropped", "filled"  # what a statement gets: it is not used, or it is written to and handed on
 # Names of calls that look at a file without reading it: a loop that makes them polls, and names what it polls for.
 FILE_TESTS = frozenset(
     "exists isfile isdir is_file is_dir stat lstat access listdir glob iglob scandir getsize getmtime".split()
@@ -218,6 +219,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     )
     fills: bool = False  # the innermost one, a ``while``, calls a method of the very thing that it tests
     only_tests: bool = False  # the innermost one, a ``while``, changes nothing: only others can end it
+    stores: bool = False  # it assigns to what other threads may look at, or prints into a file
     # Calls of the ``with`` statements around it in its function: ``profile(activities, record_shapes)``.
     within: tuple[str, ...] = ()
     retried_calls: tuple[str, ...] = ()  # what that loop tries, where this line is what it does when the try has failed
@@ -228,6 +230,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
     passes_if: tuple[str, ...] = ()
     steps_if: tuple[str, ...] = ()
+    steps_each_turn: bool = False  # no turn of the innermost loop comes to this line without a backward pass and a step
     result: str = ""  # what becomes in that loop of what the innermost statement on the line gets, where it is not used
     parameters: str = (
         ""  # what that loop, and the functions of the file that it calls, do with a model's (``PERTURBED`` ...)
@@ -251,7 +254,7 @@ class Steps(Reading, frozen=True, kw_only=True):
     """Optimizer steps counted by the agent inside the rank. Source: the agent's shared page.
 
     interval_seconds: the newest step intervals since the last reading (at most 64); longest_seconds: the longest since then.
-    modes: what was on in torch after the newest step, of ``anomaly_detection`` and ``cudnn_benchmark``; None: nobody could ask.
+    modes: what was on in torch after the newest step, of ``anomaly_detection`` and ``cudnn_benchmark``; None: unknown.
     steps_each_turn: where several optimizers take turns, so many steps are made for one of the optimizer that steps most often;
     None: too many take turns for that to be seen.
     """
@@ -287,7 +290,7 @@ class ThreadError(Reading, frozen=True, kw_only=True):
 class Affinity(Reading, frozen=True, kw_only=True):
     """CPUs on which a process may run (Cpus_allowed_list). Source: sched_getaffinity.
 
-    ``busy_seconds``: what anybody has computed on these CPUs so far, steal and waiting for disks left out; None where they are
+    ``busy_seconds``: what all processes have computed on these CPUs so far, steal and waiting for disks left out; None where they are
     all CPUs of the machine (``Host`` has it). Source: /proc/stat.
     """
 

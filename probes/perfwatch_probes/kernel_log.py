@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import KernelMessage
 
@@ -43,6 +44,7 @@ class KernelLogProbe:
     Args:
         clock: CLOCK_MONOTONIC, seconds.
         opener: opens the log; a stand-in must give one record per read and never block.
+        filesystem: its /proc still has the zombies of a job.
     """
 
     NAME = "kernel_log"
@@ -50,24 +52,30 @@ class KernelLogProbe:
     COST = "1 us per new record; the first look reads the whole buffer (5 ms per 5,000 lines)"
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, opener: Callable[[str, int], int] = os.open
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        opener: Callable[[str, int], int] = os.open,
+        filesystem: Filesystem | None = None,
     ) -> None:
-        self._clock, self._opener = clock, opener
+        self._clock, self._opener, self._filesystem = clock, opener, filesystem or Filesystem()
         self._descriptor: int | None = None
 
     def look(self) -> list[KernelMessage]:
-        """Messages since the last look; the first time, those of the last hour. Raises Unavailable when denied."""
+        """Messages since the last look; the first time, those of the last hour. Raises Unavailable when denied.
+
+        What was said before of a process that is gone altogether is of another job, and may be one of hundreds on this machine.
+        """
+        first = self._descriptor is None
         if self._descriptor is None:
             self._descriptor = self._open()
-            oldest = self._clock() - FIRST_LOOK_SECONDS
-        else:
-            oldest = float("-inf")
-        found = []
-        for record in self._records(self._descriptor):
-            message = parse_record(record, self._clock())
-            if message is not None and self._clock() - message.logged_ago_seconds >= oldest:
-                found.append(message)
-        return found
+        read = (parse_record(record, self._clock()) for record in self._records(self._descriptor))
+        return [one for one in read if one is not None and not (first and self._is_over(one))]
+
+    def _is_over(self, message: KernelMessage) -> bool:
+        if message.logged_ago_seconds > FIRST_LOOK_SECONDS:
+            return True
+        pid = message.pid
+        return message.kind != "xid" and pid is not None and not self._filesystem.has_task(pid, pid)
 
     def close(self) -> None:
         """Let go of the device."""

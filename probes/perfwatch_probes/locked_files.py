@@ -64,12 +64,19 @@ class LockedFiles:
         if self._child is None:
             self._child = KillableChild()
         try:
-            return self._child.call(read, path, most_bytes, deadline_seconds=deadline_seconds)
+            try:
+                return self._child.call(read, path, most_bytes, deadline_seconds=deadline_seconds)
+            except Unavailable:
+                if time.monotonic() - began >= deadline_seconds:
+                    raise
+                return self._child.call(
+                    read, path, most_bytes, deadline_seconds=deadline_seconds
+                )  # it was killed before
         except Unavailable as why:
             now = time.monotonic()
             if (
                 now - began < deadline_seconds
-            ):  # no child could be started, or it was killed: the process has nothing to do with it
+            ):  # no child can be started, or each is killed: the process has no part in it
                 raise OSError(errno.EAGAIN, why.reason) from None
             self._late.append((now, user_of(pid)))
             self._left_alone = {one: until for one, until in self._left_alone.items() if until > now}

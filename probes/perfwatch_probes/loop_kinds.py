@@ -17,7 +17,7 @@ _CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 
 
 def comes_to_its_end(loop: Loop, clocks: Collection[str] = ()) -> bool:
-    """Whether a loop counts: a ``for``, but over something without an end, or a ``while`` that counts up, or goes by the clock.
+    """True if a loop counts: a ``for``, but over something without an end, or a ``while`` that counts up, or goes by the clock.
 
     clocks: names of the program's own functions that tell the time.
     """
@@ -40,12 +40,12 @@ def _tells_the_time(statement: ast.stmt) -> bool:
 
 
 def hands_out(loop: Loop) -> bool:
-    """Whether a loop yields: whoever asked is given something each time, and asks again."""
+    """True if a loop yields: the caller is given something each time, and asks again."""
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _within(loop))
 
 
 def is_endless(loop: Loop) -> bool:
-    """Whether nothing in its text leaves a loop: ``while True`` without a break of its own, a return, a raise or a yield."""
+    """True if nothing in its text leaves a loop: ``while True`` without a break of its own, a return, a raise or a yield."""
     if not isinstance(loop, ast.While) or not (isinstance(loop.test, ast.Constant) and loop.test.value):
         return False
     leaves = ast.Return | ast.Raise | ast.Yield | ast.YieldFrom
@@ -53,7 +53,7 @@ def is_endless(loop: Loop) -> bool:
 
 
 def _breaks(node: ast.AST) -> bool:
-    """Whether a break of the loop around it stands in a statement: those of loops within it are theirs, but in their ``else``."""
+    """True if a break of the loop around it stands in a statement: those of loops within it are theirs, but in their ``else``."""
     if isinstance(node, ast.Break):
         return True
     parts = node.orelse if isinstance(node, Loop) else ast.iter_child_nodes(node)
@@ -61,7 +61,7 @@ def _breaks(node: ast.AST) -> bool:
 
 
 def _counts(loop: ast.While) -> bool:
-    """Whether each turn takes the tested counter on: ``while i < n: ...; i += 1``, or ``while len(out) < n: ...; out.append(x)``.
+    """True if each turn takes the tested counter on: ``while i < n: ...; i += 1``, or ``while len(out) < n: ...; out.append(x)``.
 
     A turn that may be cut short before (``continue``, ``try``), or a counter that is set anew, proves nothing.
     """
@@ -76,9 +76,9 @@ def _counts(loop: ast.While) -> bool:
 
 
 def _goes_by_the_clock(loop: ast.While, clocks: Collection[str]) -> bool:
-    """Whether it goes on until a moment at most: ``while time.time() - begun < seconds``, and as long as what it computes says so.
+    """True if it goes on until a moment at most: ``while time.time() - begun < seconds``, and as long as what it computes says so.
 
-    One that asks somebody as well, for so long at most, may ask in vain; one that sets what the clock is compared with begins anew.
+    One that asks another task as well may get no answer, and one that sets what the clock is compared with begins anew: neither counts.
     """
     both = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
     timed = [one for one in both if _until_a_moment(loop, one, clocks)]
@@ -96,15 +96,15 @@ def _until_a_moment(loop: ast.While, test: ast.expr, clocks: Collection[str]) ->
 
 
 def nears_its_end(loop: Loop, line: int) -> bool:
-    """Whether a turn that comes to this line takes the tested counter on: it stands in a branch that does, at that or before it.
+    """True if a turn that comes to this line takes the tested counter on: it stands in a branch that does, at that or before it.
 
-    ``while len(out) < n: if good(x): note(x); out.append(x)``: whoever is met at ``note`` has found one more.
+    ``while len(out) < n: if good(x): note(x); out.append(x)``: a thread that is met at ``note`` has found one more.
     """
     return isinstance(loop, ast.While) and _leads_on(loop.body, line, _tested(loop))
 
 
 def fills(loop: Loop) -> bool:
-    """Whether a loop calls a method of the very thing that it tests: ``while memory.filled < n: memory.add(x)``."""
+    """True if a loop calls a method of the very thing that it tests: ``while memory.filled < n: memory.add(x)``."""
     if not isinstance(loop, ast.While):
         return False
     asked = {dotted(node.func).rpartition(".")[0] for node in ast.walk(loop.test) if isinstance(node, ast.Call)}
@@ -114,15 +114,36 @@ def fills(loop: Loop) -> bool:
 
 
 def only_tests(loop: Loop) -> bool:
-    """Whether a turn changes nothing, so that only others can end the loop: ``while flag[0] == 0: time.sleep(0.01)``.
+    """True if a turn changes nothing, so that only others can end the loop: ``while flag[0] == 0: time.sleep(0.01)``.
 
-    What is tested is an item, an attribute or the answer of a call; a plain name is nobody else's. The body may rest, tell, or
+    What is tested is an item, an attribute or the answer of a call; a plain name belongs to the loop alone. The body may rest, tell, or
     give up.
     """
     if not isinstance(loop, ast.While) or not all(_leaves_be(one) for one in loop.body):
         return False
     tests = [loop.test, *(one.test for one in loop.body if isinstance(one, ast.If))]
     return any(isinstance(node, ast.Subscript | ast.Attribute | ast.Call) for test in tests for node in ast.walk(test))
+
+
+_STREAMS = {"sys.stdout", "sys.stderr"}
+
+
+def stores(loop: Loop, scope: ast.AST) -> bool:
+    """True if a turn leaves something that other threads may look at: an item, an attribute, a name that is not the function's own, a
+    line in a file.
+    """
+    declared = {name for one in ast.walk(scope) if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    parts = list(_within(loop))
+    assigned = [node for node in parts if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)]
+    files = [
+        dotted(word.value)
+        for node in parts
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == "file"
+    ]
+    own = all(isinstance(node, ast.Name) and node.id not in declared for node in assigned)
+    return not own or (bool(assigned) and isinstance(scope, ast.Module)) or not set(files) <= _STREAMS
 
 
 def _leaves_be(statement: ast.stmt) -> bool:
@@ -142,7 +163,7 @@ def _tested(loop: ast.While) -> set[str]:
 
 
 def _leads_on(block: list[ast.stmt], line: int, tested: set[str]) -> bool:
-    """Whether a statement of the block takes a tested counter on, from that of the line on and before any that may cut the turn short."""
+    """True if a statement of the block takes a tested counter on, from that of the line on and before any that may cut the turn short."""
     at = next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)), None)
     if at is None:
         return False

@@ -4,7 +4,7 @@ A loop that trains and evaluates tests a flag before its backward pass, one that
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from perfwatch_probes.loop_kinds import Loop, dotted
 from perfwatch_probes.readings import COUNT, FINITE, FLAG, VALUE
@@ -13,12 +13,37 @@ _FINITE = frozenset({"isfinite", "isnan", "isinf", "is_finite", "is_nan"})
 _COUNTERS = frozenset({"enumerate", "range", "trange"})
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_CUTS = ast.Continue | ast.Break | ast.Return | ast.Raise
 _Try = ast.Try | ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While
 
 
 def tests_before(loop: Loop, called: str, line: int) -> tuple[str, ...]:
     """Kinds of the tests between a line and a call of that name in its loop, outermost first; one that leaves the turn counts."""
     return tuple(kind for at, kind in _tests(loop.body, called, _counters(loop)) if at > line)
+
+
+def comes_with(loop: Loop, line: int, *called: str) -> bool:
+    """True if no turn comes to this line without these calls: all stand outside of any test, and no test between cuts a turn short."""
+    body = list(_outside_of_tests(loop.body))
+    here = [at for at, one in enumerate(body) if one.lineno <= line <= (one.end_lineno or one.lineno)]
+    there = [next((at for at, one in enumerate(body) if _is_plain(one) and _calls(one, name)), None) for name in called]
+    if not here or not _is_plain(body[here[0]]) or None in there:
+        return False
+    places = [here[0], *(at for at in there if at is not None)]
+    between = body[min(places) : max(places)]
+    return not any(isinstance(node, _CUTS) for one in between for node in ast.walk(one))
+
+
+def _outside_of_tests(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for one in body:
+        if isinstance(one, ast.With | ast.AsyncWith):
+            yield from _outside_of_tests(one.body)
+        else:
+            yield one
+
+
+def _is_plain(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign)
 
 
 def _tests(body: Sequence[ast.stmt], called: str, counters: frozenset[str]) -> list[tuple[int, str]]:

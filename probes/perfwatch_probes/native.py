@@ -7,7 +7,7 @@ Symbols are read from the files that the job has mapped, by their paths, so as t
 
 Measured with perf 6.1 on a PyTorch process: record 0.2 CPU s; reading the symbols of libtorch 0.9 CPU s at the lowest
 priority, with C++ names left mangled (2 s more for perf's own demangling): for one suspect, once. So ``readable`` makes
-``at::native::add`` of ``_ZN2at6native3addE...`` and drops argument types, which nobody needs here.
+``at::native::add`` of ``_ZN2at6native3addE...`` and drops argument types, which are not needed here.
 """
 
 import contextlib

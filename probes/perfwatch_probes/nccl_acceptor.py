@@ -1,7 +1,7 @@
-"""Which process has accepted a connection of ours: where several jobs share NCCL's RAS port, one of ours or somebody else's.
+"""Which process has accepted a connection of ours: where several jobs share NCCL's RAS port, one of ours or another job's.
 
 The kernel hands each connection to any of those that listen (SO_REUSEPORT). Its socket diagnostics name the accepted
-socket, and /proc/PID/fd whose it is: so nobody else's service has to be asked to find that out.
+socket, and /proc/PID/fd whose it is: so no other job's service has to be asked to find that out.
 """
 
 import socket
@@ -32,7 +32,7 @@ class Acceptors:
         self._before = {pid: frozenset(self._open(pid) or ()) for pid in self._pids}
 
     def ours(self, connection: socket.socket) -> bool | None:
-        """Whether a process of the job has accepted it; None where that cannot be told."""
+        """True if a process of the job has accepted it; None where that cannot be told."""
         try:
             accepted = other_end(connection)
         except (OSError, struct.error):  # refused, or an answer that is not the kernel's

@@ -17,10 +17,10 @@ MOST_ASKED = 64  # processes whose open files are looked through for the port
 
 
 def addresses(filesystem: Filesystem, pids: Collection[int]) -> list[tuple[tuple[str, int], bool]]:
-    """Where the job's service listens, and whether nobody but the job's processes listens on that port.
+    """Where the job's service listens, and whether only the job's processes listen on that port.
 
     The host is the one that our socket is bound to: "localhost" is 127.0.0.1 for one job and ::1 for another.
-    Raises Absent where the job has none, Unavailable where its port is somebody else's.
+    Raises Absent where the job has none, Unavailable where its port is another job's.
     """
     named = list(dict.fromkeys(_named(filesystem, pids)))
     open_ports = listening(filesystem, next(iter(pids)))
@@ -82,7 +82,7 @@ def _held(filesystem: Filesystem, pids: Collection[int]) -> dict[int, int]:
 
 
 def _whole(open_ports: Iterable[Connection], port: int, held: Mapping[int, int]) -> bool | None:
-    """Whether all (True), some (False) or none (None) of those that listen on a port are the job's."""
+    """True if all that listen on a port are the job's, False if some are, None if none is."""
     mine = [connection.inode in held for connection in open_ports if _port(connection) == port]
     return None if not any(mine) else all(mine)
 

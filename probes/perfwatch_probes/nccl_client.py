@@ -14,7 +14,7 @@ from perfwatch_probes.group_readings import UNANSWERED
 from perfwatch_probes.probe import Unavailable
 
 REPORT_SECONDS = 3  # what the service itself may take to hear from its peers
-LINE_SECONDS = 1.0  # for a line that needs nobody else
+LINE_SECONDS = 1.0  # for a line that needs no other rank
 MOST_ANSWER_BYTES = 8 * 2**20  # 16,000 ranks; a rank is 500 bytes
 
 
@@ -23,7 +23,7 @@ class Refused(Unavailable):
 
 
 class Silent(Unavailable):
-    """Nobody has greeted us in time: a process that is stopped, or a machine that has no time."""
+    """No greeting came in time: a process that is stopped, or a machine that has no time."""
 
 
 class Client:

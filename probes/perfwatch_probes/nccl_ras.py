@@ -29,7 +29,7 @@ ATTEMPTS = 6  # reports asked for
 # Of twelve jobs of two ranks each on one port, 64 connections miss ours once in 260 looks; each costs 1 ms.
 CONNECTIONS, CONNECTING_SECONDS = 64, 3.0
 # A live service greets within a millisecond; one that is stopped never does. Each silence doubles the patience, for a
-# machine that has no time for anybody.
+# machine that is overloaded.
 FIRST_LINE_SECONDS = 0.1
 
 
@@ -59,8 +59,8 @@ class NcclRasProbe:
 
     Args:
         filesystem: where /proc is.
-        attempts: how many reports to ask for, where another job answers on the same port and nobody sees that before.
-        connecting_seconds: for how long to connect anew, where others accept or nobody greets.
+        attempts: how many reports to ask for, where another job answers on the same port and that is not seen before.
+        connecting_seconds: for how long to connect anew, where others accept or no greeting comes.
         guests: know as whom to connect; this process becomes that user, for good.
     """
 
@@ -82,7 +82,7 @@ class NcclRasProbe:
     def look(self, job: Job) -> list[Communicator]:
         """One reading per communicator. Runs in a process of its own: it may enter the job's network namespace.
 
-        Raises Unavailable: off, not there, somebody else's, or silent.
+        Raises Unavailable: off, not there, another job's, or silent.
         """
         enter_network_of(self._filesystem, job.pids[0])
         trouble = Unavailable("NCCL's RAS service was not asked")
@@ -129,8 +129,8 @@ class NcclRasProbe:
 def belonging(communicators: Iterable[Communicator], job: Job, certain: bool) -> Iterable[Communicator]:
     """The answer with the members that are ours marked.
 
-    certain: a process of the job gave it. Then it is about the job, and whoever else it names shares a communicator with it: ranks
-    of which nobody could read whose they are, or an inference engine that is sent the weights. Groups of such alone are left out.
+    certain: a process of the job gave it. Then it is about the job, and any other that it names shares a communicator with it: ranks
+    of which it could not be read whose they are, or an inference engine that is sent the weights. Groups of such alone are left out.
     Raises Unavailable where the answer is about another job: it names none of our processes, or unless a process of the job gave
     it, on each of its hosts one that is not ours, or more ranks than the job has.
     """
@@ -170,7 +170,7 @@ def _most_ours(by_host: Mapping[str, Collection[int]], wholly: Collection[str], 
 
 
 def _beside(communicator: Communicator, here: Collection[str], job: Job) -> bool:
-    """Whether a group is one of other processes of our host."""
+    """True if a group is one of other processes of our host."""
     named = list(_named(communicator))
     return bool(named) and all(host in here and job.ours(pid) is None for host, pid in named)
 

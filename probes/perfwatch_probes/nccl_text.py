@@ -106,7 +106,7 @@ class _Part:
     counts: list[tuple[int, int, list[int]]] = field(default_factory=list)
 
     def complete(self, answered: Iterable[int]) -> dict[int, int]:
-        """By rank; empty where it cannot be told of every rank that answered, for then nobody knows who is behind."""
+        """By rank; empty where it cannot be told of every rank that answered, for then it is not known which is behind."""
         found = {rank: count for _, count, named in self.counts for rank in named}
         unnamed = [(ranks - len(named), count) for ranks, count, named in self.counts if ranks != len(named)]
         others = set(answered) - set(found)

@@ -49,7 +49,7 @@ class Gpm:
 
     Attributes:
         due: when the next look is worth it, while calm.
-        refused: somebody else holds the counters.
+        refused: another program holds the counters.
     """
 
     def __init__(

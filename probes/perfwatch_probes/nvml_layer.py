@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# nvmlReturn_t, as far as somebody here decides by it.
+# nvmlReturn_t, as far as it decides anything here.
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT = 3, 4, 6, 9, 10
 INVALID_ARGUMENT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE = (
     2, 12, 13, 15, 16, 18, 19,

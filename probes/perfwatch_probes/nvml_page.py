@@ -1,4 +1,4 @@
-"""What the sampler asks the driver right now, in memory that the watcher sees without asking anybody.
+"""What the sampler asks the driver right now, in memory that the watcher sees without asking.
 
 A call that never comes back cannot say so. Its beginning stands here until it ends.
 """

@@ -1,7 +1,7 @@
 """All cards of this machine, looked at in turn: what the sampler's process does between two commands.
 
 Nothing here knows about processes or pipes (see ``nvml_process``). What does not answer is marked before it is asked, so
-that somebody else can see for how long it has not come back.
+that another process can see for how long it has not come back.
 """
 
 import time
@@ -33,7 +33,7 @@ from perfwatch_probes.readings import Gpu, GpuEvent, GpuSample, ProbeCall, Readi
 
 XID_EVENT = 0x8
 SLOW_SECONDS = 1.0  # processes, events, and what changes slowly
-RARE_SECONDS = 10.0  # error counters, lost cards, GPM that somebody else holds
+RARE_SECONDS = 10.0  # error counters, lost cards, GPM that another program holds
 CALM_FACTOR = 2.0  # while the job is calm, both of them take longer
 MOST_EVENTS = 64  # of one look: a card in an error loop must not hold us
 _ADVICE = {

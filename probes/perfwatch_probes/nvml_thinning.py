@@ -1,6 +1,6 @@
-"""Ten samples a second of each card are kept for half a minute; one a second leaves the sampler while the job is calm.
+"""Ten samples a second of each card are taken; while the job is calm, one a second leaves the sampler: their average.
 
-When the job becomes suspect, what is kept is handed over: the seconds before the suspicion are there in full detail.
+The others are kept for half a minute and handed over when the job becomes suspect. No card has two samples at one time.
 """
 
 from collections import deque
@@ -36,18 +36,18 @@ class Thinning:
         fresh: list[Timed] = [(now, one) for one in samples]
         if self.full:
             return fresh
-        self._kept += fresh
         self._waiting += fresh
         while self._kept and self._kept[0][0] < now - KEPT_SECONDS:
             self._kept.popleft()
         if now < self._due:
+            self._kept += fresh
             return []
         self._due = now + CALM_SECONDS
         waiting, self._waiting = self._waiting, []
         return list(thinned(waiting))
 
     def fill(self) -> list[Timed]:
-        """Everything that is kept: from now on there will be full detail, and this is what came before."""
+        """What has not been told of the last half minute; from now on there will be full detail."""
         self.full = True
         kept = list(self._kept)
         self._kept.clear()

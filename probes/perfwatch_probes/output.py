@@ -132,7 +132,7 @@ class OutputProbe:
 
 
 def is_writable(fdinfo: str) -> bool:
-    """Whether the ``flags`` of a /proc/PID/fdinfo file (octal) say that it is open for writing, and not a folder."""
+    """True if the ``flags`` of a /proc/PID/fdinfo file (octal) say that it is open for writing, and not a folder."""
     for line in fdinfo.splitlines():
         if line.startswith("flags:"):
             flags = int(line.split()[1], 8)

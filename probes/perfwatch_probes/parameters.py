@@ -17,6 +17,11 @@ _LEAVES = frozenset("zero_ requires_grad_ detach_ retain_grad_".split())  # meth
 _WRITERS = frozenset({"vector_to_parameters"})  # of torch.nn.utils
 # Parts of names of functions that may update: what they do is not read where they lie in another file.
 _MAY_UPDATE = ("step", "update", "apply", "optim")
+# Called for their effect, which is no update. What another one does lies in another file: it may be the update.
+_HARMLESS = frozenset(
+    "backward grad zero_grad append extend add clear print write flush info debug warning error add_scalar train eval manual_seed"
+    " synchronize empty_cache collect set_description set_postfix set_postfix_str remove register_hook sleep seek".split()
+)
 _KEEPS = frozenset({"append", "extend"})
 _HANDS_ON = frozenset(
     "send isend put push reduce all_reduce reduce_scatter gather all_gather scatter broadcast".split()
@@ -48,10 +53,20 @@ def _gathers_alone(bodies: Sequence[ast.AST]) -> bool:
     """True if gradients are added up or kept, and no call may be an update."""
     nodes, called = _nodes(bodies), _called(bodies)
     may_update = called & _HANDS_ON or any(part in name.lower() for name in called for part in _MAY_UPDATE)
+    may_update = may_update or any(_acts_elsewhere(node, bodies) for node in nodes)
     descends = any(
         isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _has_gradient(node.right) for node in nodes
     )
     return bool(_owners(nodes)) and not (may_update or descends) and any(map(_gathers, nodes))
+
+
+def _acts_elsewhere(node: ast.AST, bodies: Sequence[ast.AST]) -> bool:
+    """True if a statement only calls a function that was not read: it is called for its effect, and its name does not tell that."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    name = dotted(node.value.func).rpartition(".")[2]
+    read = {one.name for one in bodies if isinstance(one, ast.FunctionDef)}
+    return name not in _HARMLESS | read and not name.endswith("_")
 
 
 def _nodes(bodies: Sequence[ast.AST]) -> list[ast.AST]:

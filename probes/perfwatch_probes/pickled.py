@@ -1,4 +1,4 @@
-"""Pickles that somebody else wrote: plain containers and values are read, everything else is refused."""
+"""Pickles of foreign origin: plain containers and values are read, everything else is refused."""
 
 import io
 import pickle
@@ -21,7 +21,7 @@ class _Plain(pickle.Unpickler):
 
 
 def plain(content: bytes) -> Any:
-    """What the pickle holds. Call it where a crash or a lack of memory hurts nobody. Raises Unavailable when refused or torn."""
+    """What the pickle holds. Call it where a crash or a lack of memory does no harm. Raises Unavailable when refused or torn."""
     try:
         return _Plain(io.BytesIO(content)).load()
     except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:

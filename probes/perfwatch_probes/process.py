@@ -1,7 +1,7 @@
 """Who the processes of a job are, what they have used, and how they ended. Source: /proc/PID.
 
 ``tree`` finds them, ``identify`` says who one is, ``usage`` what it has used, ``ended`` whether it is no more.
-Anybody may read stat, status and statm; the command line, the environment, io and fd want the same user or
+Every user may read stat, status and statm; the command line, the environment, io and fd want the same user or
 CAP_SYS_PTRACE: what cannot be read is None, and the rest is still there. The command line, environment and maps wait
 for the process' memory lock, which a sick process may hold: they are read in a killable child.
 
@@ -126,7 +126,7 @@ def identify(filesystem: Filesystem, pid: int, child: Caller, redact: Redact, no
 
 
 def _is_python(executable: str | None, name: str, command: Sequence[str]) -> bool:
-    """By the executable; where it is hidden (another user's), by what anybody may read: a thread may rename itself."""
+    """By the executable; where it is hidden (another user's), by what every user may read: a thread may rename itself."""
     names = (executable,) if executable else (name, os.path.basename(command[0]) if command else "")
     return any(_PYTHON_NAME.fullmatch(one) for one in names)
 
@@ -134,7 +134,7 @@ def _is_python(executable: str | None, name: str, command: Sequence[str]) -> boo
 def _name_alone(command: Sequence[str]) -> tuple[str, ...]:
     """The name of a program without its arguments.
 
-    Shells, sudo, curl and database clients take passwords in more forms than anybody can list, and no verdict needs their
+    Shells, sudo, curl and database clients take passwords in more forms than can be listed, and no verdict needs their
     arguments. A program that loads torch is the job itself.
     """
     return tuple(word.partition(" ")[0] for word in command[:1])

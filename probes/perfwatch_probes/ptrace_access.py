@@ -42,7 +42,7 @@ def access(pid: int, proc: Path = Path("/proc"), root: Path = Path("/")) -> Acce
 def explain(pid: int, facts: Access) -> Unavailable:
     """The refusal in words, with its fix. Pure."""
     reason = f"reading the memory of pid {pid} is denied"
-    grant = as_root = f"sudo $(command -v perfwatch) attach {pid}"
+    grant = as_root = f"sudo perfwatch attach {pid}"
     if facts.in_container:
         grant = (
             "give the container the capability: docker run --cap-add SYS_PTRACE ..., or in Kubernetes "

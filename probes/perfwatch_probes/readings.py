@@ -4,7 +4,7 @@ Frozen, typed, with units in the names. ``None`` always means "not known", never
 keeps them: differences are triage's business. Times called ``*_ago_seconds`` count back from the moment of the reading.
 """
 
-from perfwatch_probes.file_readings import FailureLine
+from perfwatch_probes.file_readings import FailureLine, LogSpan, SavedCheckpoint
 from perfwatch_probes.gpu_readings import (
     Gpu,
     GpuActivity,
@@ -98,6 +98,8 @@ ANY_READING = (
     | CaptureWindow
     | TorchTrace
     | FailureLine
+    | LogSpan
+    | SavedCheckpoint
 )
 
 __all__ = [
@@ -138,6 +140,7 @@ __all__ = [
     "HostShare",
     "KernelMessage",
     "KernelShare",
+    "LogSpan",
     "NativeProfile",
     "Network",
     "Operation",
@@ -149,6 +152,7 @@ __all__ = [
     "ProcessUsage",
     "Reading",
     "RecordedGroup",
+    "SavedCheckpoint",
     "Socket",
     "Software",
     "SourceLine",

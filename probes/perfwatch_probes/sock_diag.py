@@ -80,7 +80,7 @@ def other_end(ours: socket.socket) -> Connection | None:
     )  # fmt: skip
     try:
         found = [parse_tcp(body) for body in _ask(request, _NLM_F_REQUEST_ACK)]
-    except FileNotFoundError:  # neither a connection nor anybody who listens
+    except FileNotFoundError:  # neither a connection nor a listener
         return None
     return next((one for one in found if one.state != "LISTEN" and one.inode), None)  # who listens stands in
 

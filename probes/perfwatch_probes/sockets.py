@@ -1,6 +1,6 @@
 """Connections of a process: state, both ends, when something last arrived, and which local process is the peer.
 
-Two sources. /proc/PID/net/{tcp,tcp6,udp,udp6,unix} shows the network namespace of the process to everybody. The
+Two sources. /proc/PID/net/{tcp,tcp6,udp,udp6,unix} shows the network namespace of the process to every user. The
 kernel's socket diagnostics add the times, bytes and unix peers, but answer for the namespace of the asker: for a job
 in another one (a container seen from outside) the reader has to enter it, which wants CAP_SYS_ADMIN. Without it those
 fields stay None.
@@ -66,7 +66,7 @@ class Table:
 
     @cached_property
     def _tcp(self) -> dict[tuple[str, str], list[Connection]]:
-        """By (local, peer); those who listen by (local, nobody)."""
+        """By (local, peer); listeners by (local, no peer)."""
         found: dict[tuple[str, str], list[Connection]] = {}
         for one in self.connections:
             if one.family.startswith("tcp"):
@@ -129,7 +129,7 @@ class Sockets:
             except Unavailable as late:
                 table = Table((), late.reason)
             now = self._now()
-            # A table that is not fresh serves nobody, and a namespace or process that is gone would leave it for ever.
+            # A table that is not fresh is of no use, and a namespace or process that is gone would leave it for ever.
             self._tables = {name: kept for name, kept in self._tables.items() if now - kept[0] <= FRESH_SECONDS}
             self._tables[namespace] = (now, table)
         return table
@@ -143,7 +143,7 @@ def reading(one: Connection, table: Table, holders: Holders) -> Socket:
     """A connection with the processes at its other end, as far as they are on this machine and may be seen."""
     others = table.peers(one)
     established = [other for other in others if other.state != "LISTEN" and other.inode]
-    # A connection that nobody has accepted yet has no owner: then whoever listens there is the peer.
+    # A connection that is not yet accepted has no owner: then the listener is the peer.
     pids = {pid for other in established or others for pid in holders.pids(f"socket:[{other.inode}]")}
     path = next((other.local for other in established if other.local), "") if one.family == "unix" else one.peer
     return Socket(
@@ -164,7 +164,7 @@ def reading(one: Connection, table: Table, holders: Holders) -> Socket:
 
 
 def _is_local(one: Connection) -> bool:
-    """Whether both ends have the same address, or the loopback's: then the peer is on this machine."""
+    """True if both ends have the same address, or the loopback's: then the peer is on this machine."""
     here, there = one.local.rpartition(":")[0], one.peer.rpartition(":")[0]
     return here == there or there.startswith("127.") or there == "[::1]"
 

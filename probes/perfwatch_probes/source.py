@@ -25,8 +25,9 @@ from perfwatch_probes.loop_kinds import (
     is_endless,
     nears_its_end,
     only_tests,
+    stores,
 )
-from perfwatch_probes.loop_tests import tests_before
+from perfwatch_probes.loop_tests import comes_with, tests_before
 from perfwatch_probes.parameters import parameters_in
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import FILE_TESTS, GIVING, SourceLine
@@ -69,10 +70,13 @@ class SourceProbe:
             raise Unavailable(f"{file} is not a file that can be opened: no source of that frame")
         try:
             return [self._hosts.inside(pid).call(read_line, file, line, deadline_seconds=READ_DEADLINE_SECONDS)]
+        except Unavailable:
+            late = f"{file} was not read and parsed within {READ_DEADLINE_SECONDS:g} s"
+            raise Unavailable(late) from None
         except OSError as error:
-            raise Unavailable(f"source {file} cannot be read: {error.strerror}") from error
+            raise Unavailable(f"{file} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise Unavailable(f"source {file} cannot be used: {error}") from error
+            raise Unavailable(f"{file} cannot be used: {error}") from error
 
 
 def read_line(file: str, line: int) -> SourceLine:
@@ -124,6 +128,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         nears_its_end=loop is not None and nears_its_end(loop, line),
         fills=loop is not None and fills(loop),
         only_tests=loop is not None and only_tests(loop),
+        stores=loop is not None and stores(loop, scope),
         within=tuple(_entered(item.context_expr) for one in here if isinstance(one, _With) for item in one.items),
         retried_calls=_retried(tree, loop, line) if loop else (),
         asked_calls=_asked(tree, loop, line) if loop else (),
@@ -132,6 +137,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         awaits=awaits(loop) if loop is not None else "",
         passes_if=tests_before(loop, "backward", line) if loop is not None else (),
         steps_if=tests_before(loop, "step", line) if loop is not None else (),
+        steps_each_turn=loop is not None and comes_with(loop, line, "backward", "step"),
         result=result_of(loop, line) if loop is not None else "",
         parameters=_parameters(tree, loops),
         traces=_is_traced_with(scope),
@@ -252,7 +258,7 @@ def _retried(tree: ast.AST, loop: "Loop", line: int) -> tuple[str, ...]:
 
 
 def _is_absence(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler catches nothing but that a container was empty, or full."""
+    """True if a handler catches nothing but that a container was empty, or full."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     told = {
         one.attr if isinstance(one, ast.Attribute) else one.id
@@ -281,7 +287,7 @@ def _names(nodes: Sequence[ast.AST], context: type[ast.expr_context]) -> set[str
 
 
 def _uses(statement: ast.stmt, answers: set[str]) -> bool:
-    """Whether a statement works on one of these names, or does a step of its own; to tell of one in a log is no work."""
+    """True if a statement works on one of these names, or does a step of its own; to tell of one in a log is no work."""
     told = isinstance(statement, ast.Expr) and any(name.rpartition(".")[2] in _TELLING for name in _called(statement))
     hands_out = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(statement))
     return hands_out or (not told and bool(_names([statement], ast.Load) & answers))

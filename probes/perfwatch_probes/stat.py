@@ -19,7 +19,7 @@ _EXIT_CODE_INDEX = 49  # field 52 of stat, counted from the state (field 3); Lin
 
 @dataclass(frozen=True)
 class Stat:
-    """The fields of stat(5) that somebody here reads; times in seconds, sizes in bytes."""
+    """The fields of stat(5) that are read here; times in seconds, sizes in bytes."""
 
     pid: int
     name: str
@@ -40,7 +40,7 @@ class Stat:
 def stat_fields(entry: Path) -> list[bytes]:
     """Those of stat(5) that follow the name, which may hold spaces and parentheses; ``[0]`` is the state, field 3.
 
-    For whoever needs one of them of a process or thread, ``entry`` below /proc. Raises OSError or IndexError: it has ended.
+    For a caller that needs one of them of a process or thread, ``entry`` below /proc. Raises OSError or IndexError: it has ended.
     """
     return read_kernel_file(f"{entry}/stat", KERNEL_FILE_BYTES).rsplit(b")", 1)[1].split()
 

@@ -166,7 +166,7 @@ class ProbeCall(Reading, frozen=True, kw_only=True):
     entity: str
     duration_seconds: float
     cpu_seconds: float | None = None
-    outcome: str  # ok, unavailable, failed, absent (this machine has no such thing: nobody misses it)
+    outcome: str  # ok, unavailable, failed, absent (this machine has no such thing: it is not missing)
     reason: str = ""
     advice: str = ""
-    target_paused_seconds: float = 0.0  # at most; no look of a watch pauses anybody, some captures do
+    target_paused_seconds: float = 0.0  # at most; no sample of a watch pauses a process, some captures do

@@ -1,4 +1,4 @@
-"""The end of a file that somebody else may have put there: neither a pipe of that name nor an endless device may hold us."""
+"""The end of a file that another user may have put there: neither a pipe of that name nor an endless device may hold us."""
 
 import os
 import stat

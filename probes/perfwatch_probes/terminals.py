@@ -1,6 +1,6 @@
-"""Which terminal an open one is: the process' own, at which somebody may type, or a line to a device or to another process.
+"""Which terminal an open one is: the process' own, at which a user may type, or a line to a device or to another process.
 
-A serial line (/dev/ttyUSB0) and a pseudo-terminal that a program has made are terminals, too, and nobody types there.
+A serial line (/dev/ttyUSB0) and a pseudo-terminal that a program has made are terminals, too, and no user types there.
 
 Source: /proc/PID/{stat,fd,fdinfo}. The terminal itself is never opened.
 """
@@ -23,7 +23,7 @@ def device_of(path: str) -> int:
 
 
 def is_controlling(filesystem: Filesystem, pid: int, fd: int, child: Caller) -> bool | None:
-    """Whether it is the process' controlling terminal, by whatever name it was opened; None where that cannot be told."""
+    """True if it is the process' controlling terminal, by whatever name it was opened; None where that cannot be told."""
     try:
         own = parse_terminal(filesystem.read_text(f"{filesystem.proc}/{pid}/stat"))
         device = child.call(device_of, f"{filesystem.proc}/{pid}/fd/{fd}", deadline_seconds=STAT_DEADLINE_SECONDS)

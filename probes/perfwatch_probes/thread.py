@@ -5,7 +5,7 @@ suspects, adds the time on and waiting for a CPU, context switches, its own io, 
 system call decoded. It runs in a killable child, because some of these files and the memory behind a call's pointers
 wait for locks of the process.
 
-Who may read: stat, status, schedstat and sched everybody; wchan and io the same user; syscall and memory whoever may
+Who may read: stat, status, schedstat and sched every user; wchan and io the same user; syscall and memory those that may
 ptrace (same user and Yama's consent, or CAP_SYS_PTRACE). What is denied is None.
 
 Cost per thread in CPU time, for a process of 201 threads, best of seven, on a virtual machine: stat 10 us to read and 5

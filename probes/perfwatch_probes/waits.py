@@ -24,7 +24,8 @@ from perfwatch_probes.syscalls import decode
 
 # "7f1c2a400000-7f1c2a401000 rw-s 00000000 00:19 1187                     /dev/shm/sem.mp-x7 (deleted)"
 _SHARED_MAPPING = re.compile(
-    rb"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..[-x]s (?P<offset>[0-9a-f]+) (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) (?P<inode>\d+)",
+    rb"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) ..[-x]s (?P<offset>[0-9a-f]+) "
+    rb"(?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) (?P<inode>\d+)(?P<path>.*)$",
     re.M,
 )
 
@@ -85,6 +86,7 @@ def shared_words(maps: bytes, addresses: Iterable[int]) -> dict[int, dict[str, s
                 "futex_device": f"{int(mapping['major'], 16)}:{int(mapping['minor'], 16)}",
                 "futex_inode": int(mapping["inode"]),
                 "futex_offset_bytes": int(mapping["offset"], 16) + address - start,
+                "futex_unlinked": mapping["path"].endswith(b" (deleted)"),
             }
     return found
 

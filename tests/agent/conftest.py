@@ -13,21 +13,22 @@ import perfwatch
 
 AGENT_FOLDER = Path(perfwatch.__file__).parent / "agent" / "on_path"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+OLDER = ("2.7", "3.6", "3.7")  # than any torch that is watched: a job may call their programs
 
 
-def interpreters() -> list[str]:
+def interpreters(versions: tuple[str, ...] = VERSIONS) -> list[str]:
     """One interpreter of each version that is on PATH or under pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
-    for version in VERSIONS:
+    for version in versions:
         candidates = [str(path) for path in sorted(pyenv.glob(f"{version}.*/bin/python"))]
         executable = next(iter(candidates), None) or shutil.which(f"python{version}")
         if executable:
             found[version] = executable
-    return list(found.values()) or [sys.executable]
+    return list(found.values())
 
 
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parent.parent.name)
+@pytest.fixture(params=interpreters() or [sys.executable], ids=lambda path: Path(path).parent.parent.name)
 def interpreter(request: pytest.FixtureRequest) -> str:
     """Each Python in turn."""
     return str(request.param)
@@ -73,7 +74,7 @@ def hook_api(tmp_path: Path) -> Path:
     folder = tmp_path / "site"
     optim = folder / "torch" / "optim"
     optim.mkdir(parents=True)
-    (folder / "torch" / "__init__.py").write_text("import torch.optim\n")
+    (folder / "torch" / "__init__.py").write_text("import multiprocessing.util\nimport torch.optim\n")
     (optim / "__init__.py").write_text("from torch.optim.optimizer import Optimizer\nfrom torch.optim.sgd import SGD\n")
     (optim / "sgd.py").write_text("from torch.optim.optimizer import Optimizer\nclass SGD(Optimizer): pass\n")
     (optim / "optimizer.py").write_text(

@@ -8,7 +8,7 @@ import pytest
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.readings import Steps
 from perfwatch_probes.steps import StepCounter
-from tests.agent.conftest import AGENT_FOLDER, Run
+from tests.agent.conftest import AGENT_FOLDER, OLDER, Run, interpreters
 
 pytestmark = pytest.mark.live
 
@@ -173,6 +173,26 @@ def test_steps_survive_a_folder_that_is_gone(interpreter: str, run: Run, agent_d
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
 
 
+def test_what_a_handler_of_signals_raises_while_a_step_is_counted_reaches_the_program(
+    interpreter: str, run: Run, hook_api: Path
+) -> None:
+    """A time limit, or torch's word that a data worker has ended: without it a program may wait for ever."""
+    program = STEPS.format(steps=1) + (
+        "import signal, sys\n"
+        "def out_of_time(*_): raise TimeoutError\n"
+        "signal.signal(signal.SIGALRM, out_of_time)\n"
+        "def interrupt(frame, event, function):\n"
+        "    if event == 'c_return' and function.__name__ == 'pack_into':\n"
+        "        sys.setprofile(None)\n"
+        "        signal.raise_signal(signal.SIGALRM)\n"
+        "sys.setprofile(interrupt)\n"
+        "try: optimizer.step()\n"
+        "except TimeoutError: print('heard')\n"
+    )
+
+    assert run(interpreter, program, hook_api).stdout == "heard\n"
+
+
 def test_process_that_never_imports_torch_is_left_alone(interpreter: str, run: Run, agent_directory: Path) -> None:
     """No file, no hook, no module of ours."""
     program = (
@@ -214,6 +234,19 @@ def test_shadowed_sitecustomize_runs_and_is_what_programs_import(interpreter: st
     done = run(interpreter, program, theirs)
 
     assert done.stdout == f"sitecustomize 42 {theirs / 'sitecustomize.py'}\n"
+
+
+@pytest.mark.parametrize("python", interpreters(OLDER), ids=lambda path: Path(path).parent.parent.name)
+def test_an_older_python_says_what_it_says_without_us(
+    python: str, run: Run, agent_directory: Path, hook_api: Path
+) -> None:
+    """A job may call a program of Python 2: a line of ours in what that one prints could be taken for its answer."""
+    program = "import torch\ntorch.optim.SGD().step()\nprint('answer')\n1 / 0\n"
+    plain = run(python, program, hook_api, armed=False)
+    done = run(python, program, hook_api)
+
+    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert list(agent_directory.iterdir()) == []
 
 
 def test_error_in_the_shadowed_sitecustomize_is_reported_as_ever(interpreter: str, run: Run, tmp_path: Path) -> None:

@@ -51,6 +51,27 @@ def test_a_rank_that_waits_itself_is_a_victim(tmp_path: Path) -> None:
     assert [link.rank for link in verdict.wait_chain] == [0, 2]
 
 
+def test_a_gap_in_the_group_of_all_is_a_rank_without_a_dump(tmp_path: Path) -> None:
+    """Where the dumps name no members, as those of gloo."""
+    for rank in (0, 1, 3):
+        (tmp_path / f"_dump_{rank}").write_bytes(waiting({"0": ("default_pg", [], 9, 8)}))
+    verdict = judged(tmp_path)
+
+    assert (verdict.cause, ranks(verdict)) == ("stalled_collective", [2])
+
+
+def test_ranks_that_call_two_groups_in_another_order_wait_in_a_ring(tmp_path: Path) -> None:
+    """Rank 2 is in the pair's call, rank 3 in that of all; ranks 0 and 1 wait for rank 2 and have no part in it."""
+    dumps = {0: two_groups(0, (8, 7), (40, 40)), 1: two_groups(1, (8, 7), (40, 40)),
+             2: two_groups(2, (7, 7), (91, 90)), 3: two_groups(3, (8, 7), (90, 90))}  # fmt: skip
+    verdict = judged(job(tmp_path, dumps))
+
+    assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
+    assert ranks(verdict) == [2, 3]
+    assert "rank 2 is in all_reduce 91" in verdict.summary
+    assert "ranks 0 and 1 wait for that" in verdict.summary
+
+
 def test_a_rank_that_has_not_finished_what_others_have_finished_is_at_fault(tmp_path: Path) -> None:
     """Its card stands: its peers are calls ahead, although none of them could have gone on without it."""
     everyone = {rank: {"0": ("default_pg", [0, 1, 2], 60, 58)} for rank in (0, 1)}
@@ -149,3 +170,68 @@ def test_a_recording_of_files_is_judged_again_with_the_same_result(tmp_path: Pat
     recording = recorded(job(tmp_path, {rank: {"0": ("default_pg", [0, 1], 9 - rank, 8)} for rank in (0, 1)}))
 
     assert diagnose(recording.until(recording.end)) == diagnose(recording)
+
+
+def older(entries: list[tuple[int, int, str, bool]], groups: dict[int, list[int]] | None) -> bytes:
+    """A dump of torch 2.3 (version 1.4), or of torch 2.1 where no groups are told: the bare list.
+
+    entries: group, number, call, and whether it is over.
+    """
+    made = [
+        {"record_id": order, "pg_id": group, "seq_id": number, "op_id": order, "profiling_name": f"nccl:{name}", "retired": over,
+         "input_sizes": [[8]], "output_sizes": [[8]], "state": "completed" if over else "started", "time_created_ns": order,
+         "frames": [{"name": "step", "filename": "/srv/train.py", "line": 41}]}
+        for order, (group, number, name, over) in enumerate(entries)
+    ]  # fmt: skip
+    return pickle.dumps(
+        made if groups is None else {"entries": made, "version": "1.4", "pg_config": groups}, protocol=2
+    )
+
+
+def test_dumps_of_torch_2_3_are_read(tmp_path: Path) -> None:
+    """Groups are those of the same ranks: rank 2 knows the pair as its number 1, rank 3 as its number 2. Sends are no collectives."""
+    whole = [0, 1, 2, 3]
+    for rank in whole:
+        pair, number = PAIRS[rank // 2], 2 if rank == 3 else 1
+        groups = {0: whole, number: pair, **({1: [3]} if rank == 3 else {})}
+        calls = [(0, 6, "all_reduce", True), (number, 3, "all_gather", True), (number, 9, "send 0->1", False)]
+        calls += [(number, 4, "all_gather", False)] if rank == 2 else [] if rank == 3 else [(0, 7, "all_reduce", False)]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(older(calls, groups))
+    verdict = judged(tmp_path)
+
+    assert (verdict.cause, ranks(verdict)) == ("stalled_collective", [3])
+    assert "rank 3 never joined all_gather 4 of 8 of group of ranks 2, 3" in verdict.summary
+
+
+def test_dumps_of_torch_2_1_are_read(tmp_path: Path) -> None:
+    """A list of calls without a word about groups: by what the others have called."""
+    for rank in (0, 1, 2):
+        last = [] if rank == 1 else [(0, 7, "all_reduce", False)]
+        (tmp_path / f"trace_rank_{rank}").write_bytes(older([(0, 6, "all_reduce", True), *last], None))
+    verdict = judged(tmp_path)
+
+    assert (verdict.cause, ranks(verdict)) == ("stalled_collective", [1])
+
+
+def test_dumps_of_torchcomms_are_read(tmp_path: Path) -> None:
+    """The JSON of its hook: ranks as a bare list of numbers, no sends, counts as texts."""
+    for rank in (0, 1):
+        entries = [
+            {**call(7, "all_reduce", 7 - rank, over=bool(rank)), "process_group": ["world", "world"], "p2p_seq_id": 0}
+        ]
+        status = {
+            "last_enqueued_collective": str(7 - rank),
+            "last_started_collective": "6",
+            "last_completed_collective": "6",
+        }
+        config = {"world": {"desc": "world", "name": "world", "ranks": "0,1"}}
+        dump = {
+            "comm_lib_version": "2.28.9",
+            "entries": entries,
+            "pg_config": config,
+            "pg_status": {"0": status},
+            "version": "2.10",
+        }
+        (tmp_path / f"torchcomm_fr_trace_{rank}").write_text(json.dumps(dump))
+
+    assert ranks(judged(tmp_path)) == [1]

@@ -36,11 +36,11 @@ def test_a_window_that_changed_nothing_says_so() -> None:
     assert said.endswith("the job lost nothing that shows meanwhile")
 
 
-def test_without_steps_it_says_that_it_cannot_be_said() -> None:
+def test_without_steps_the_overhead_is_unknown() -> None:
     """No agent, or a job that stands."""
     still = Pace(at=0.0, counts={}, seconds=None, ago_seconds=None)
 
-    assert "cannot be said" in cost(still, None, None, still)
+    assert "overhead unknown" in cost(still, None, None, still)
 
 
 @pytest.mark.parametrize(

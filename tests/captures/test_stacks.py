@@ -135,7 +135,7 @@ SECRETS = """
 import sys
 def waiting(api_token, batch):
     password = "hunter2-hunter2"
-    url = "https://ann:pa55-w0rd@host/data"
+    url = "https://ann:pa55-w0rd@host/data"; command = ["--host", "db-7", "--password", "swordf1sh"]
     print(1, flush=True)
     sys.stdin.readline()
 waiting("sk-abcdefghij0123456789", [1, 2, 3])
@@ -188,7 +188,10 @@ def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: 
     assert "        batch = [1, 2, 3]" in shown
     assert "        password = [redacted]" in shown
     assert "        api_token = [redacted]" in shown
-    assert not [secret for secret in ("hunter2", "abcdefghij", "pa55") if secret in done.stdout + done.stderr]
+    assert '        command = ["--host", "db-7", "--password", "[redacted]"]' in shown
+    assert not [
+        secret for secret in ("hunter2", "abcdefghij", "pa55", "swordf1sh") if secret in done.stdout + done.stderr
+    ]
 
 
 @pytest.mark.live

@@ -31,7 +31,7 @@ def test_capture_that_works_says_what_it_brought(tmp_path: Path) -> None:
 
     assert (outcome.error, outcome.exit_code) == ("", 0)
     assert [file.size_bytes for file in outcome.files] == [1000]
-    assert "cannot be said" in outcome.cost
+    assert "overhead unknown" in outcome.cost
 
 
 def test_files_are_private(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_verdicts_may_ask_seldom() -> None:
 def test_states_that_no_capture_helps_with_are_refused() -> None:
     """``--capture-on healthy`` is a mistake."""
     assert states("slow, hung") == ("slow", "hung")
-    with pytest.raises(UsageError, match="healthy is none of slow, hung"):
+    with pytest.raises(UsageError, match="healthy is not one of slow, hung"):
         states("slow,healthy")
 
 

@@ -52,7 +52,7 @@ def test_it_says_first_that_the_runs_are_not_alike(fast: Path, slow: Path) -> No
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("These runs are not alike")
     assert {"   python train.py", "   python ?[2Jevil.py"} <= set(lines)
-    assert any(line.startswith("p50") and "+4" in line for line in lines)
+    assert any(line.startswith("steps a second") and "-3" in line for line in lines)
     assert any(line.startswith("wait for data") for line in lines)
     assert "\x1b" not in done.stdout
 
@@ -62,6 +62,7 @@ def test_the_json_is_one_object_and_nothing_else(fast: Path, slow: Path) -> None
     found = json.loads(compare(fast, slow, "--json").stdout)
 
     assert found["schema"] == "perfwatch.comparison/1"
+    assert found["rate"]["change"] == pytest.approx(-0.33, abs=0.05)
     assert found["steps"][0]["change"] == pytest.approx(0.5, abs=0.1)
     assert found["steps"][0]["change_interval"][0] > 0.3
 
@@ -73,7 +74,7 @@ def test_the_exit_code_is_a_gate(fast: Path, slow: Path, order: tuple[int, int],
     done = compare(both[order[0]], both[order[1]], "--fail-if-slower", "5")
 
     assert done.returncode == code
-    assert "the median step of B takes" in done.stderr
+    assert "steps a second (" in done.stderr
 
 
 def test_a_session_that_is_still_written_and_torn_is_compared_as_far_as_it_goes(fast: Path, tmp_path: Path) -> None:

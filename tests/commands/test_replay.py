@@ -76,14 +76,14 @@ class Told:
     ("lived", "ended", "cause", "at", "beside"),
     [
         ("healthy", "gone", "crashed", 8, "healthy"), ("inconclusive", "gone", "killed", 8, "inconclusive"),
-        ("gone", "gone", "killed", 8, None), ("hung", "gone", "killed", 3, None), ("slow", "gone", "crashed", 3, None),
+        ("gone", "gone", "killed", 8, None), ("hung", "gone", "killed", 3, None), ("slow", "gone", "crashed", 8, "slow"),
         ("inconclusive", "gone", "finished", 8, None), ("healthy", "gone", "finished", 3, None), ("healthy", "inconclusive", None, 3, None),
     ],
 )  # fmt: skip
 def test_the_end_comes_first_where_nothing_before_explains_it(
     lived: str, ended: str, cause: str | None, at: float, beside: str | None
 ) -> None:
-    """A crash of a run that was well, the good end of one too short to be judged; what hung or was slow says why it was ended."""
+    """A crash of a run that was well, the good end of one too short to be judged; what hung says why it was ended."""
     whole = recording(event(3, "verdict"), event(8, "outcome"), seconds=8)
     first, told_too = told_first(
         whole, lambda at: Told(at, verdict(state=lived) if at < 8 else verdict(state=ended, cause=cause))

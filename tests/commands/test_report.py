@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from perfwatch.recording.recording import Record, Recorder
+from perfwatch.recording.redaction import redact
+from perfwatch_probes.readings import Traceback
 from tests.command_line import perfwatch
 from tests.recorded import RECORDINGS, session_of
-from tests.sessions import record
+from tests.sessions import PATIENCE_SECONDS, record, session
 
 pytestmark = pytest.mark.live
 
@@ -143,4 +146,30 @@ def test_a_session_without_cards_has_no_lines_that_they_wait_for(tmp_path: Path)
     done = report(str(record(tmp_path / "session")), "-f", "speedscope")
 
     assert done.returncode == 2
-    assert "no card was looked at" in done.stderr
+    assert "no card was sampled" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_the_traceback_of_a_crashed_rank_is_in_the_report(tmp_path: Path, form: str) -> None:
+    """Line by line, equal ones once, as it was recorded: with what was redacted; nothing of it is markup."""
+    secret = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in main\nE: </pre><b>``` token=hunter2hunter2'
+    words = tuple(Record(2.0, Traceback(pid=pid, exception="E", text=redact(secret))) for pid in (7, 8))
+    folder = tmp_path / "session"
+    folder.mkdir(mode=0o700)
+    recorder = Recorder(folder, session())
+    for one in words:
+        recorder.append(one.at, [one.reading])
+    assert recorder.close(PATIENCE_SECONDS) == ""
+    assert report(str(folder), "-o", str(tmp_path / f"out.{form}")).returncode == 0
+    text = (tmp_path / f"out.{form}").read_text()
+
+    assert (
+        text.count(
+            "File &#34;/a/train.py&#34;, line 3, in main" if form == "html" else 'File "/a/train.py", line 3, in main'
+        )
+        == 1
+    )
+    assert "pid 7, pid 8" in text
+    assert "hunter2" not in text
+    assert "[redacted]" in text
+    assert ("&lt;/pre&gt;&lt;b&gt;" if form == "html" else "</pre><b>''' token") in text

@@ -10,7 +10,7 @@ import pytest
 
 from perfwatch.cli import app
 from perfwatch.errors import UsageError
-from perfwatch.settings import SETTABLE
+from perfwatch.settings import LARGEST_BYTES, SETTABLE
 from tests.command_line import perfwatch
 
 pytestmark = pytest.mark.live
@@ -38,12 +38,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", SETTABLE)
 def test_every_option_has_a_variable(command: str, config: Path) -> None:
-    """Named after it; ``--notify`` has one that no job inherits, read elsewhere."""
+    """Named after it; ``--notify`` and ``--heartbeat`` have ones that no job inherits, read elsewhere."""
     context = app.make_context("perfwatch", [command])
     found = app.get_command(context, command)
     assert found is not None
     for param in found.params:
-        if getattr(param, "setting", False) and param.name != "notify":
+        if getattr(param, "setting", False) and param.name not in ("notify", "heartbeat"):
             long = next(name for name in param.opts if name.startswith("--"))
             assert f"PERFWATCH_{long[2:].replace('-', '_').upper()}" in (param.envvar or ())
 
@@ -62,6 +62,13 @@ def test_a_time_is_read_as_people_write_it(typed: str, seconds: float) -> None:
 def test_a_large_number_is_read_as_people_write_it(typed: str, number: float) -> None:
     """Of parameters and tokens."""
     assert options("run", "--params", typed, "--", "true")["params"] == number
+
+
+@pytest.mark.parametrize("words", [("--params", "1e999"), ("--hang-timeout", "9" * 400)])
+def test_a_number_beyond_all_measure_is_refused(words: tuple[str, str]) -> None:
+    """It would be infinite, and no MFU or timeout is."""
+    with pytest.raises(UsageError, match="too large"):
+        options("run", *words, "--", "true")
 
 
 def test_what_is_typed_goes_before_the_environment_and_that_before_the_file(
@@ -114,6 +121,32 @@ def test_a_file_in_a_folder_that_others_can_write_is_refused(config: Path) -> No
     config.parent.chmod(0o777)
     with pytest.raises(UsageError, match="other users can write"):
         options("daemon")
+
+
+def test_a_link_is_refused_where_others_can_write_beside_it_or_its_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the folder is named that this is about."""
+    for name in ("links", "files"):
+        (tmp_path / name).mkdir(mode=0o700)
+    link = tmp_path / "links" / "config.toml"
+    link.symlink_to(config.rename(tmp_path / "files" / "config.toml"))
+    monkeypatch.setenv("PERFWATCH_CONFIG", str(link))
+    assert options("daemon")
+    for folder in (link.parent, tmp_path / "files"):
+        folder.chmod(0o777)
+        with pytest.raises(UsageError) as told:
+            options("daemon")
+        folder.chmod(0o700)
+
+        assert told.value.advice == f"chmod go-w {folder}"
+
+
+def test_a_file_that_is_too_large_is_refused(config: Path) -> None:
+    """A part of it would be read, and a number may have been cut short."""
+    config.write_text("#" * (LARGEST_BYTES - 16) + "\nhang_timeout = 500\n")
+    with pytest.raises(UsageError, match="larger than 64 KiB"):
+        options("run", "--config", str(config), "--", "true")
 
 
 def test_a_mistake_of_the_machine_does_not_keep_a_job_from_starting(tmp_path: Path) -> None:

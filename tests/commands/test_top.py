@@ -80,7 +80,7 @@ def test_the_screen_is_filled_and_no_line_runs_over(tmp_path: Path, session: Pat
 
     assert seen == expected(session, columns, lines)
     assert len(seen) == lines
-    assert seen[1].startswith("HUNG stalled_collective (certain")
+    assert seen[1].startswith("HUNG stalled_collective (conf")
     assert "rank 5 never joined the gradients' reduction: rank 5's DataLoader worker 1053" in " ".join(seen)
     assert seen[-1].endswith("q quit")
     if lines > 15:

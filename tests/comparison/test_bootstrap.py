@@ -1,10 +1,19 @@
 """Intervals: they cover what they say, and abstain where they cannot."""
 
 import random
+from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 
-from perfwatch.comparison.bootstrap import Blocks, Windows, change_of_quantile, difference_of_ratios
+from perfwatch.comparison.bootstrap import (
+    Blocks,
+    Windows,
+    change_of_quantile,
+    change_of_rate,
+    difference_of_ratios,
+    rate_windows,
+)
 from tests.comparison.runs import step_times
 
 
@@ -19,6 +28,43 @@ def test_the_interval_covers_the_true_change_as_often_as_it_says(share: float) -
         covered += interval[0] <= 0.0 <= interval[1]
 
     assert covered >= 24  # 28 or 29 are expected; fewer than 24 would happen once in ten thousand times
+
+
+def clock(times: list[float]) -> list[tuple[int, float]]:
+    """Steps by number, and when each ended."""
+    return list(enumerate(accumulate(times, initial=0.0)))
+
+
+def bursts(count: int, seed: int) -> list[float]:
+    """Seven fast steps from a full queue, then one that waits until it is full again; now and then a checkpoint."""
+    chance = random.Random(seed)
+    return [
+        (0.02 if step % 8 else 1.5) * chance.uniform(0.7, 1.3) + 4.0 * (chance.random() < 0.01) for step in range(count)
+    ]
+
+
+@pytest.mark.parametrize("made", [bursts, lambda count, seed: step_times(count, 0.2, seed=seed)])
+@pytest.mark.parametrize("count", [60, 600])
+def test_the_interval_of_a_rate_covers_the_true_change_as_often(
+    made: Callable[[int, int], list[float]], count: int
+) -> None:
+    """Bursts, pauses and a slow drift, in long runs and short ones: the same program twice."""
+    covered = 0
+    for seed in range(30):
+        interval = change_of_rate(*(rate_windows(clock(made(count, number))) for number in (2 * seed, 2 * seed + 1)))
+        assert interval is not None
+        covered += interval[0] <= 0.0 <= interval[1]
+
+    assert covered >= 24
+
+
+def test_a_rate_that_was_read_seldom_is_not_taken_for_even() -> None:
+    """Of a fast loop each reading tells the newest steps alone: a window begins and ends where a step is known."""
+    seldom = [(step, at) for step, at in clock([0.01] * 1000) if step % 250 == 0]
+
+    assert len(rate_windows(seldom).parts) == 4
+    assert rate_windows(seldom).value == pytest.approx(100.0)
+    assert change_of_rate(rate_windows(seldom), rate_windows(clock([0.01] * 1000))) is None
 
 
 def test_the_same_question_has_the_same_answer() -> None:

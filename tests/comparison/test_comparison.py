@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from perfwatch.comparison.comparison import Comparison, Difference, compare
+from perfwatch.comparison.comparison import Comparison, Difference, compare, disagreement
 from perfwatch.comparison.gate import gate
 from perfwatch.recording.recording import Event, Record, Recording
 from perfwatch_probes.readings import Gpu, ProcessEnded
@@ -29,6 +29,50 @@ def test_steps_are_compared_by_their_quantiles_without_the_warm_up() -> None:
     assert both.a.timed_steps == 600
     assert both.a.steps == 610
     assert both.steps[2].a_seconds < 1.0
+
+
+def bursts(count: int, fast: float, slow: float) -> list[float]:
+    """Steps from a queue that is filled anew for every eighth of them."""
+    return [(slow if step % 8 == 7 else fast) * drift for step, drift in enumerate(step_times(count, 1.0))]
+
+
+def test_steps_a_second_decide_where_batches_come_in_bursts() -> None:
+    """B's median step takes half the time, and it waits so long for each eighth batch that it is slower."""
+    both = compare(run(bursts(600, 0.1, 0.1)), run(bursts(600, 0.05, 1.0)))
+    code, said = gate(both, 5)
+
+    assert both.rate is not None
+    assert both.rate.a_per_second == pytest.approx(9.7, abs=0.3)
+    assert both.rate.change == pytest.approx(-0.4, abs=0.05)
+    assert both.steps[0].change == pytest.approx(-0.5, abs=0.05)
+    assert code == 60
+    assert "the median step of B is faster, but B makes fewer steps a second: B loses time in a few long steps" in said
+
+
+def test_no_step_of_a_fast_loop_is_left_out_of_the_rate() -> None:
+    """Of 200 steps a second a reading holds the newest 64, and a pause of half a second lies before them."""
+    steps = [0.5 if step % 100 == 0 else 0.005 for step in range(6000)]
+    both = compare(run([0.01] * 6000), run(steps))
+
+    assert both.steps[0].b_seconds == pytest.approx(0.005)
+    assert both.rate is not None
+    assert (both.rate.a_per_second, both.rate.b_per_second) == pytest.approx((100.0, 6000 / sum(steps)), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("b", "says"),
+    [
+        (step_times(300, 0.22, seed=1), ""),
+        ([0.2 * one for one in bursts(300, 1.0, 3.0)], "B is slower, but not in its median step"),
+        ([*step_times(599, 0.18), 30.0], "the median step of B is faster, but steps a second does not show it"),
+    ],
+)
+def test_where_the_median_step_tells_another_story_that_is_said(b: list[float], says: str) -> None:
+    """Agreement needs no words."""
+    said = disagreement(compare(run(step_times(300, 0.2)), run(b)))
+
+    assert says in said
+    assert bool(says) == bool(said)
 
 
 def test_a_longer_warm_up_can_be_left_out() -> None:
@@ -169,6 +213,17 @@ def test_a_run_that_failed_does_not_pass(end: dict[str, int], code: int, failed:
     assert failed in both.b.failed
     assert bool(failed) == bool(both.b.failed)
     assert both.b.failed in said
+
+
+def test_a_run_that_was_asked_to_end_is_compared_as_it_was_while_it_ran() -> None:
+    """SIGTERM says nothing of how it trained."""
+    whole = load_case(RECORDINGS / "host_bound_python/fires/host_bound_python")
+    at, pid = whole.end + 1, whole.session.root_pids[0]
+    end = Record(at, ProcessEnded(pid=pid, start_ticks=1, exit_code=None, signal=15))
+    told = Event(at, "outcome", "ended by signal 15")
+    stopped = compare(replace(whole, records=(*whole.records, end), events=(*whole.events, told)), whole).a
+
+    assert (stopped.state, stopped.cause, stopped.failed) == ("slow", "host_bound_python", "")
 
 
 def test_a_run_that_failed_and_was_slower_fails() -> None:

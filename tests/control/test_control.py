@@ -249,8 +249,9 @@ def test_asking_where_nobody_listens_fails_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_a_socket_of_another_user_is_told_nothing() -> None:
-    """A link in a place may lead to any service of the machine."""
+@pytest.mark.parametrize("of_root", [False, True])
+def test_a_socket_of_another_user_is_told_nothing(of_root: bool) -> None:
+    """A link in a place may lead to any service of the machine, and any user may take the name of root's watcher."""
     program = (
         "import os, socket, sys; os.setuid(65534); one = socket.socket(socket.AF_UNIX); one.bind(sys.argv[1]); one.listen();"
         "print('listening', flush=True); print(one.accept()[0].recv(100))"
@@ -262,7 +263,7 @@ def test_a_socket_of_another_user_is_told_nothing() -> None:
             assert listening.stdout is not None
             assert listening.stdout.readline() == b"listening\n"
             with pytest.raises(PermissionError):
-                ask(Path(folder) / "control", {"command": "status"}, deadline_seconds=10.0)
+                ask(Path(folder) / "control", {"command": "status"}, 10.0, of_root)
 
             assert listening.stdout.readline() == b"b''\n"
 
@@ -327,7 +328,7 @@ def test_a_watcher_that_has_not_started_the_job_is_asked_too(tmp_path: Path, sle
     watch.wait(60)
 
     assert (state["mode"], state["roots"], alone) == ("attach", [sleeper], None)
-    assert "perfwatch: asking the watcher of perfwatch attach, which has known this job for " in judged.stderr
+    assert "perfwatch: asking the perfwatch attach that has watched this job for " in judged.stderr
     assert json.loads(judged.stdout)["schema"].startswith("perfwatch.verdict/")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [Path(state["session"]).name]
     assert find_watcher(sleeper) is None
@@ -354,3 +355,27 @@ def test_a_socket_without_a_file_serves_only_who_can_do_all_that_we_can(
     server.close()
 
     assert (b"true" in told) is served
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("user", "told"), [(65534, "public"), (65533, ""), (0, "all")])
+def test_a_watcher_of_root_tells_the_user_of_the_job_what_is_public(user: int, told: str) -> None:
+    """Other users are not served; root gets every answer."""
+    control = joined_control()
+    server = ControlServer(
+        control,
+        lambda request: {"told": "all"},
+        public=lambda uid: (lambda request: {"told": "public"}) if uid == 65534 else None,
+    )
+    ask_it = f"import socket; s = socket.socket(1); s.connect(chr(0) + {str(control)[1:]!r}); s.sendall(b'{{}}' + bytes([10])); "
+    changed = () if user == 0 else ("setpriv", "--reuid", str(user), "--clear-groups")
+    with subprocess.Popen([*changed, "/usr/bin/env", "python3", "-c", f"{ask_it}print(s.recv(100).decode())"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}) as client:  # fmt: skip
+        while client.poll() is None:
+            select.select(server.filenos(), [], [], 0.1)
+            server.serve()
+        assert client.stdout is not None
+        said = client.stdout.read().decode()
+    server.close()
+
+    assert said == (f'{{"told": "{told}"}}\n\n' if told else "")

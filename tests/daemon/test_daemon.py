@@ -1,5 +1,6 @@
 """``perfwatch daemon`` on a machine of its own (a PID namespace): jobs come, hang and go, and it is asked to leave."""
 
+import json
 import os
 import select
 import signal
@@ -93,7 +94,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def test_jobs_are_adopted_as_they_appear_and_each_has_a_session_of_its_own(machine: Machine) -> None:
     """One hangs and is named, one ends; the metrics tell of both; SIGTERM completes the recordings and ends it well."""
     machine.job("stuck")
-    machine.daemon("--metrics-port", "0", "--patience", "1")
+    verdict = machine.folder / "verdict"
+    machine.daemon("--metrics-port", "0", "--patience", "1", "--on-verdict", f"'tee {verdict}'")
     served = machine.heard("metrics are served on ")
     machine.heard("adopted")
     stuck = Path(machine.heard("recorded in ").rpartition(" ")[2])
@@ -102,6 +104,8 @@ def test_jobs_are_adopted_as_they_appear_and_each_has_a_session_of_its_own(machi
     short = Path(machine.heard("recorded in ").rpartition(" ")[2])
     machine.say("stuck", b"h")
     machine.heard("verdict: hung: ")
+    machine.heard("--on-verdict tee (hung, action fix_code): exit code 0")
+    told = json.loads(verdict.read_text())
     with urllib.request.urlopen(served.rpartition(" ")[2], timeout=PATIENCE_SECONDS) as answer:
         metrics = answer.read().decode()
     machine.say("short", b"x")
@@ -112,6 +116,7 @@ def test_jobs_are_adopted_as_they_appear_and_each_has_a_session_of_its_own(machi
 
     assert ended == "ended with 0"
     assert stuck.parent == short.parent == machine.home
+    assert (told["state"], told["cause"], told["job"]["uid"]) == ("hung", "endless_python", 0)
     assert "perfwatch_watched_jobs 2.0" in metrics
     assert f'session="{stuck.name}"' in metrics
     assert {event.verdict.state for event in load(stuck).events if event.verdict is not None} >= {"hung"}

@@ -1,19 +1,46 @@
 """The files for systemd, Slurm and Kubernetes, each tried as far as one machine allows."""
 
+import json
 import os
 import pwd
+import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
+import msgspec
 import pytest
 import yaml
 
+from perfwatch import __version__
 from perfwatch.cli import app
-from tests.end_to_end.conftest import PATIENCE_SECONDS, until
+from perfwatch.exporters.announcer import Change
+from perfwatch.exporters.metrics import MetricsServer
+from perfwatch.exporters.notification import notification
+from perfwatch.exporters.notifier import send
+from perfwatch.exporters.on_verdict import content_of
+from perfwatch.exporters.snapshot import Snapshot
+from perfwatch.exporters.wanted import MetricsWanted
+from perfwatch.jobs.pods import pod_names
+from perfwatch.verdict import JobLabels
+from perfwatch_probes.deadline import Inline
+from perfwatch_probes.filesystem import Filesystem
+from tests.end_to_end.conftest import NOBODY, PATIENCE_SECONDS, until
+from tests.fleet.slurm import cluster, submit
+from tests.fleet.slurm import why_not as why_no_slurm
+from tests.sessions import session, verdict
 
 
 @pytest.fixture
@@ -25,16 +52,74 @@ def deploy(repository: Path) -> Path:
 @pytest.fixture
 def manifest(deploy: Path) -> dict[str, Any]:
     """The DaemonSet."""
-    found: dict[str, Any] = yaml.safe_load((deploy / "kubernetes.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load((deploy / "kubernetes" / "daemonset.yaml").read_text())
     return found
 
 
-def accepted(words: list[str]) -> None:
-    """Raises unless the command line of ``perfwatch daemon`` takes these options."""
-    context = app.make_context("perfwatch", ["daemon"])
-    command = app.get_command(context, "daemon")
+def accepted(words: list[str], name: str = "daemon") -> None:
+    """Raises unless the command line of this command of perfwatch takes these options."""
+    context = app.make_context("perfwatch", [name])
+    command = app.get_command(context, name)
     assert command is not None
-    command.make_context("daemon", list(words), parent=context)
+    command.make_context(name, list(words), parent=context)
+
+
+# How each command of the page is tried, by what it begins with.
+NEEDS_A_CLUSTER = ("docker build ", "cd scripts/deploy/kubernetes && kustomize ")
+ELSEWHERE = {
+    "python3 -m venv /opt/perfwatch": "tests/test_packaging.py",
+    "cat /var/lib/perfwatch/slurm": "tests/security/test_slurm.py",
+    "kubectl debug ": "test_the_recipe_for_kubectl_debug_asks_for_what_an_attach_needs",
+}
+EXPRESSION = "(100000 - "
+
+
+def commands_of(deploy: Path) -> list[str]:
+    """The lines in the blocks of code of the page, comments left out."""
+    lines, inside = [], False
+    for line in (deploy / "README.md").read_text().splitlines():
+        inside ^= line.startswith("```")
+        if (inside and not line.startswith("```")) or line.startswith("    "):
+            lines.append(re.sub(r"\s{2,}#.*|\s+#\s.*", "", line.strip()))
+    return [line for line in lines if line]
+
+
+@pytest.mark.live
+def test_each_command_of_the_page_is_run_or_named_here(deploy: Path, repository: Path, tmp_path: Path) -> None:
+    """But for those that need a cluster or a registry. perfwatch's own are held against its options, those of pytest find tests."""
+    tried = dict.fromkeys(("perfwatch", "pytest", "promtool", "kubectl", "expression", "elsewhere", "cluster"), 0)
+    for line in commands_of(deploy):
+        code, kind = "true", "elsewhere"
+        if line.startswith("perfwatch "):
+            kind, (name, *words) = "perfwatch", shlex.split(line)[1:]
+            words = [
+                str(deploy / word.removeprefix("/etc/perfwatch/")) if word.startswith("/etc/") else word
+                for word in words
+            ]
+            accepted(words, name)
+        elif line.startswith("pytest "):
+            kind, code = "pytest", f"{shlex.quote(sys.executable)} -m {line} --collect-only"
+        elif "promtool" in line:
+            kind, code = "promtool", line if shutil.which("promtool") else "true"
+        elif line.startswith("kubectl -n perfwatch create secret"):
+            kind, code = "kubectl", f"{line} --dry-run=client" if shutil.which("kubectl") else "true"
+        elif line.startswith(EXPRESSION):
+            (tmp_path / "rules.yaml").write_text(
+                yaml.safe_dump({"groups": [{"name": "x", "rules": [{"alert": "A", "expr": line}]}]})
+            )
+            kind, code = (
+                "expression",
+                f"promtool check rules {tmp_path}/rules.yaml" if shutil.which("promtool") else "true",
+            )
+        elif line.startswith(NEEDS_A_CLUSTER):
+            kind = "cluster"
+        else:
+            assert line.startswith(tuple(ELSEWHERE)), f"nothing tries this command: {line}"
+        done = subprocess.run(("bash", "-c", code), cwd=repository, capture_output=True, text=True, timeout=120)
+        tried[kind] += 1
+
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert all(tried.values()), tried
 
 
 @pytest.mark.live
@@ -144,7 +229,9 @@ def test_the_daemon_set_serves_no_metrics_to_the_cluster(manifest: dict[str, Any
 
     assert "ports" not in container
     assert not [word for word in container["args"] if "metrics" in word]
-    assert "--metrics-token=@/etc/perfwatch/token" in (deploy / "kubernetes.yaml").read_text()
+    assert (
+        "--metrics-token=@/etc/perfwatch/token" in (deploy / "kubernetes/with-metrics/kustomization.yaml").read_text()
+    )
 
 
 @pytest.mark.live
@@ -159,20 +246,81 @@ def test_the_daemon_set_says_what_the_daemon_needs(manifest: dict[str, Any]) -> 
     assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert mounted == {volume["name"] for volume in pod["volumes"]}
-    assert pod["volumes"][-1]["secret"]["defaultMode"] == 0o400
-    assert container["args"][:2] == ["perfwatch", "daemon"]
-    accepted(container["args"][2:])
+    assert container["command"] == ["perfwatch", "daemon"]
+    accepted(container["args"])
+
+
+COMPONENTS = ("with-metrics", "with-runtime-class", "with-delete-pod")
+
+
+def built(deploy: Path, folder: Path, components: Sequence[str]) -> list[dict[str, Any]]:
+    """The objects that ``kubectl apply -k`` would send, from the base and some components."""
+    folder.mkdir()
+    base = os.path.relpath(deploy / "kubernetes", folder)
+    kustomization = {"resources": [base], "components": [f"{base}/{name}" for name in components]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    done = subprocess.run(("kubectl", "kustomize", str(folder)), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
 
 
 @pytest.mark.live
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_kubectl_takes_the_daemon_set(deploy: Path) -> None:
-    """As the object that it says it is, without asking a cluster."""
-    command = ("kubectl", "label", "--local", "-f", str(deploy / "kubernetes.yaml"), "tried=yes", "-o", "name")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("components", [(), *((name,) for name in COMPONENTS), COMPONENTS])
+def test_kustomize_builds_the_base_with_each_component(deploy: Path, tmp_path: Path, components: Sequence[str]) -> None:
+    """Objects of the schemas of Kubernetes, a namespace that admits the pods, and options that the daemon takes."""
+    objects = built(deploy, tmp_path / "overlay", components)
+    by_kind = {one["kind"]: one for one in objects}
+    pod = by_kind["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    secrets = [
+        one["valueFrom"]["secretKeyRef"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})
+    ]
+    needs = {"with-metrics": "PodMonitor", "with-delete-pod": "ClusterRole"}
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "daemonset.apps/perfwatch"
+    accepted([word for word in container["args"] if not word.startswith(("--metrics-token", "--on-verdict="))])
+    assert container["image"] == f"perfwatch:{__version__}"
+    assert by_kind["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    assert secrets
+    assert all(one["optional"] for one in secrets)
+    assert {kind for name, kind in needs.items() if name in components} == set(needs.values()) & by_kind.keys()
+    assert bool(by_kind["NetworkPolicy"]["spec"]["ingress"]) == ("with-metrics" in components)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_what_kustomize_builds_is_of_the_schemas_of_kubernetes(deploy: Path, tmp_path: Path) -> None:
+    """Those of the project itself, without a field that they do not know. The PodMonitor belongs to another project."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
+    objects = [one for one in built(deploy, tmp_path / "overlay", COMPONENTS) if one["kind"] != "PodMonitor"]
+    for one in objects:
+        kubernetes_validate.validate(one, "1.32", strict=True)
+    wrong = next(one for one in objects if one["kind"] == "DaemonSet")
+    wrong["spec"]["template"]["spec"]["hostPid"] = True
+
+    assert len(objects) == 6
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.32", strict=True)
+
+
+def test_the_kubelets_links_name_the_pod_of_a_container(tmp_path: Path) -> None:
+    """By the id in the control group; another container of the node, and a name that is no such link, are passed over."""
+    container, other = "ab" * 32, "cd" * 32
+    proc, links = tmp_path / "proc", tmp_path / "links"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7" / "cgroup").write_text(f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{container}.scope\n")
+    links.mkdir()
+    for name in (f"web-0_shop_web-{other}.log", f"train-0_ml_trainer-{container}.log", "notes"):
+        (links / name).touch()
+    filesystem = Filesystem(proc=proc)
+
+    assert pod_names(filesystem, Inline(), 7, str(links)) == {
+        "namespace": "ml",
+        "pod": "train-0",
+        "container": "trainer",
+    }
+    assert pod_names(filesystem, Inline(), 7, str(tmp_path / "nowhere")) == {}
 
 
 def slurm(deploy: Path, which: str, state: Path, **changes: str) -> "subprocess.CompletedProcess[str]":
@@ -245,9 +393,472 @@ def test_an_epilog_ends_nobody_else(deploy: Path, tmp_path: Path) -> None:
 
 def test_only_the_jobs_of_one_user_can_be_asked_for() -> None:
     """By name or number; a name that is none is said to be none."""
-    from perfwatch.daemon.serving import uid_of
     from perfwatch.errors import UsageError
+    from perfwatch.exporters.options import uid_of
 
     assert (uid_of("root"), uid_of("1234"), uid_of(None)) == (0, 1234, None)
     with pytest.raises(UsageError, match="no such user"):
         uid_of("nobody-of-that-name")
+
+
+def verdict_for(action: str | None, **job: object) -> bytes:
+    """What ``--on-verdict`` gives to an action."""
+    return json.dumps(content_of(verdict(action=action, cause="gpu_fault", job=JobLabels(**job)))).encode()  # type: ignore[arg-type]
+
+
+def act(deploy: Path, words: str, verdict: bytes, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Exit code and output of a shipped action."""
+    name, *options = words.split()
+    done = subprocess.run(
+        (str(deploy / "actions" / name), *options), input=verdict, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    return done.returncode, done.stdout.decode().strip()
+
+
+POD_UID = "12345678-1234-1234-1234-123456789abc"
+ACTIONS = ("cancel-slurm-job", "delete-pod", "drain-node --slurm", "drain-node --kubernetes")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("words", ACTIONS)
+@pytest.mark.parametrize("action", ["wait", "fix_code", "none", None])
+def test_an_action_is_for_jobs_that_must_be_restarted_or_moved(deploy: Path, words: str, action: str | None) -> None:
+    """All else is left as it is, also with --really."""
+    code, said = act(deploy, f"{words} --really", verdict_for(action, slurm_job_id="4711", pod_uid=POD_UID))
+
+    assert (code, said) == (0, f"nothing to do: hung, action {action}")
+
+
+@pytest.mark.live
+def test_an_action_changes_nothing_unless_it_is_told_to(deploy: Path) -> None:
+    """It says what it would do, for the Slurm job of the verdict and for the node where it runs."""
+    told = verdict_for("replace_node", slurm_job_id="4711", pid=77, host="elsewhere", uid=os.geteuid())
+
+    assert act(deploy, "cancel-slurm-job --keep /k", told) == (
+        0, "would run: perfwatch attach 77 --fresh --session /k/4711-77\nwould run: scancel 4711",
+    )  # fmt: skip
+    assert act(deploy, "cancel-slurm-job --requeue", told) == (0, "would run: scontrol requeue 4711")
+    assert act(deploy, "drain-node --slurm --node node-a.site", told) == (
+        0, "would run: scontrol update nodename=node-a state=drain reason=perfwatch: gpu_fault",
+    )  # fmt: skip
+    assert act(deploy, "drain-node --kubernetes --node node-a", told) == (0, "would run: kubectl cordon node-a")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("number", ["", "1 2", "--user=root", "4711;reboot", "\u0661"])
+def test_no_word_of_a_job_becomes_an_option(deploy: Path, number: str) -> None:
+    """Its environment may say anything."""
+    for name in ("cancel-slurm-job", "comment-slurm-job"):
+        assert act(deploy, name, verdict_for("restart", slurm_job_id=number)) == (
+            0, "nothing to do: the job is no Slurm job",
+        )  # fmt: skip
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["cancel-slurm-job", "comment-slurm-job"])
+@pytest.mark.parametrize("uid", [os.geteuid() + 1, None])
+def test_a_job_cannot_have_another_users_job_ended_in_its_name(deploy: Path, name: str, uid: int | None) -> None:
+    """Its environment may hold any number: as another user, root above all, nothing is done. A job of several users has no uid."""
+    code, said = act(deploy, f"{name} --really", verdict_for("restart", slurm_job_id="4711", uid=uid))
+
+    assert (code, said.partition(" (")[0]) == (0, "nothing to do: only the job's user")
+
+
+class ApiServer:
+    """What kubectl needs for pods and a node; ``asked`` holds the requests that change something."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(server.known(self.path.partition("?")[0]))
+
+            def do_DELETE(self) -> None:
+                server.asked.append(("DELETE", self.path, self._body()))
+                self._answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+            def do_PATCH(self) -> None:
+                server.asked.append(("PATCH", self.path, self._body()))
+                self._answer(server.known(self.path.partition("?")[0].removesuffix("/ephemeralcontainers")))
+
+            def _body(self) -> dict[str, Any]:
+                body, size = b"", int(self.headers.get("Content-Length", "0"))
+                while self.headers.get("Transfer-Encoding") == "chunked" and (
+                    size := int(self.rfile.readline() or b"0", 16)
+                ):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                found: dict[str, Any] = json.loads(body or self.rfile.read(size))
+                return found
+
+            def _answer(self, content: dict[str, Any] | None) -> None:
+                body = json.dumps(content or {"kind": "Status", "status": "Failure", "code": 404}).encode()
+                self.send_response(200 if content else 404)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @staticmethod
+    def known(path: str) -> dict[str, Any] | None:
+        """What is there."""
+        names = {"name": "train-0", "namespace": "ml", "uid": POD_UID}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": names,
+            "spec": {"containers": [{"name": "trainer", "image": "train"}]},
+        }
+        resources = [
+            {"name": name, "kind": kind, "namespaced": name != "nodes", "verbs": ["get", "list", "delete", "patch"]}
+            for name, kind in (("pods", "Pod"), ("nodes", "Node"), ("pods/ephemeralcontainers", "Pod"))
+        ]
+        answers: dict[str, dict[str, Any]] = {
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
+            "/api/v1/namespaces/ml": {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}},
+            "/api/v1/namespaces/ml/pods/train-0": pod,
+            "/api/v1/pods": {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]},
+            "/api/v1/nodes/node-a": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}, "spec": {}},
+        }
+        return answers.get(path)
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def cluster_of_pods(tmp_path: Path) -> Iterator[tuple[ApiServer, dict[str, str]]]:
+    """The server, and the environment in which a real kubectl finds it."""
+    server = ApiServer()
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "here", "users": [],
+        "clusters": [{"name": "here", "cluster": {"server": server.url}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here"}}],
+    }  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config))
+    yield server, {**os.environ, "KUBECONFIG": str(tmp_path / "config"), "HOME": str(tmp_path)}
+    server.close()
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_a_pod_is_deleted_by_its_uid_through_a_real_kubectl(
+    deploy: Path, cluster_of_pods: tuple[ApiServer, dict[str, str]]
+) -> None:
+    """Another pod of the name that a job claims is safe."""
+    server, names = cluster_of_pods
+    claimed = verdict_for("restart", pod_uid=POD_UID.replace("1", "2"), namespace="ml", pod="train-0")
+    ours = verdict_for("restart", pod_uid=POD_UID, namespace="kube-system", pod="coredns")
+
+    assert act(deploy, "delete-pod --really", claimed, names)[1].startswith("nothing to do: no pod has the uid")
+    assert act(deploy, "delete-pod", ours, names) == (0, f"would delete pod ml/train-0 (uid {POD_UID})")
+    assert server.asked == []
+    assert act(deploy, "delete-pod --really", ours, names) == (0, f"deleted pod ml/train-0 (uid {POD_UID})")
+    assert [(verb, path) for verb, path, _ in server.asked] == [("DELETE", "/api/v1/namespaces/ml/pods/train-0")]
+    assert server.asked[0][2]["preconditions"] == {"uid": POD_UID}
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_a_node_is_cordoned_through_a_real_kubectl(
+    deploy: Path, cluster_of_pods: tuple[ApiServer, dict[str, str]]
+) -> None:
+    """The one where the action runs."""
+    server, names = cluster_of_pods
+    told = verdict_for("replace_node", host="node-b")
+
+    assert act(deploy, "drain-node --kubernetes --really", told, {**names, "NODE_NAME": "node-a"})[0] == 0
+    assert [(verb, path.partition("?")[0], body) for verb, path, body in server.asked] == [
+        ("PATCH", "/api/v1/nodes/node-a", {"spec": {"unschedulable": True}})
+    ]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_the_recipe_for_kubectl_debug_asks_for_what_an_attach_needs(
+    deploy: Path, repository: Path, cluster_of_pods: tuple[ApiServer, dict[str, str]]
+) -> None:
+    """The line of the README, with a real kubectl: the processes of the container, root, and the right to read their memory."""
+    server, names = cluster_of_pods
+    (line,) = re.findall(r"^kubectl debug .*$", (deploy / "README.md").read_text(), re.MULTILINE)
+    words = line.replace("-it ", "-n ml ").replace("POD", "train-0").replace("CONTAINER", "trainer").split()
+    done = subprocess.run(words, cwd=repository, env=names, capture_output=True, text=True, timeout=60)
+    ((verb, path, body),) = server.asked
+    (container,) = body["spec"]["ephemeralContainers"]
+
+    assert done.returncode == 0, done.stderr
+    assert (verb, path.partition("?")[0]) == ("PATCH", "/api/v1/namespaces/ml/pods/train-0/ephemeralcontainers")
+    assert (container["targetContainerName"], container["command"]) == ("trainer", ["perfwatch", "attach"])
+    assert container["securityContext"]["runAsUser"] == 0
+    assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
+
+
+@pytest.fixture
+def node_problem(deploy: Path) -> Iterator[Callable[[Snapshot | None], tuple[int, str]]]:
+    """Runs the plugin of node-problem-detector beside a metrics server with this job; None: nothing answers."""
+    servers: list[MetricsServer] = []
+
+    def ask(snapshot: Snapshot | None) -> tuple[int, str]:
+        servers.append(MetricsServer(MetricsWanted()))
+        until(lambda: bool(servers[-1].news()))
+        address = servers[-1].address.removeprefix("http://").partition("/")[0]
+        if snapshot is None:
+            servers[-1].close()
+        else:
+            servers[-1].put(snapshot)
+            until(lambda: b"perfwatch_job_info{" in urllib.request.urlopen(servers[-1].address, timeout=30).read())
+        return act(deploy, "node-problem", b"", {**os.environ, "PERFWATCH_METRICS": address})
+
+    yield ask
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.live
+def test_node_problem_detector_is_told_of_a_node_at_fault(
+    node_problem: Callable[[Snapshot | None], tuple[int, str]],
+) -> None:
+    """Its three exit codes: no fault, a fault, not known."""
+    calm = Snapshot(
+        session="s", mode="daemon", root_pid=1, command="x", looked=time.time(), state="hung", cause="stuck_worker",
+        action="restart", confidence=0.95,
+    )  # fmt: skip
+    faulty = msgspec.structs.replace(calm, cause="gpu_fault", action="replace_node")
+
+    assert node_problem(calm) == (0, "perfwatch sees no fault of this node")
+    assert node_problem(faulty) == (1, "perfwatch: gpu_fault, replace this node")
+    assert node_problem(msgspec.structs.replace(calm, looked=1.0)) == (2, "perfwatch has not looked for 120 s")
+    code, said = node_problem(None)
+    assert (code, "does not answer" in said) == (2, True)
+
+
+@pytest.mark.live
+def test_slurms_health_check_drains_a_node_at_fault_in_a_real_cluster(deploy: Path, tmp_path: Path) -> None:
+    """Once, with perfwatch's word as the reason; not while all is well."""
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    metrics = MetricsServer(MetricsWanted())
+    until(lambda: bool(metrics.news()))
+    calm = Snapshot(
+        session="s", mode="daemon", root_pid=1, command="x", looked=time.time(), state="hung", cause="stuck_worker",
+        action="restart", confidence=0.95,
+    )  # fmt: skip
+    ran, program = tmp_path / "ran", tmp_path / "check"
+    address = urlsplit(metrics.address).netloc
+    program.write_text(
+        f"#!/bin/sh\nexport PERFWATCH_METRICS={address} SLURM_CONF=$(cat {tmp_path}/conf)\n"
+        f"{deploy}/slurm-health-check.sh\necho $? >>{ran}\n"
+    )
+    program.chmod(0o755)
+    metrics.put(calm)
+    try:
+        with cluster(f"HealthCheckProgram={program}", "HealthCheckInterval=1") as names:
+            if names is None:
+                pytest.skip("Slurm's daemons do not come up on this machine")
+            (tmp_path / "conf").write_text(names["SLURM_CONF"])
+
+            def nodes() -> str:
+                shown = subprocess.run(
+                    ("scontrol", "show", "node"), env=names, capture_output=True, text=True, timeout=60
+                )
+                return shown.stdout
+
+            until(lambda: ran.exists() and len(ran.read_text().split()) > 2)
+            well = nodes()
+            metrics.put(msgspec.structs.replace(calm, cause="driver_unresponsive", action="replace_node"))
+            until(lambda: "Reason=perfwatch: driver_unresponsive, replace this node" in nodes())
+            ill = nodes()
+    finally:
+        metrics.close()
+
+    assert "DRAIN" not in well
+    assert "DRAIN" in ill
+    assert set(ran.read_text().split()) == {"0"}
+
+
+@pytest.mark.live
+def test_a_slurm_job_is_cancelled_and_a_node_drained_in_a_real_cluster(deploy: Path) -> None:
+    """By a real slurmctld; another user's job is refused by Slurm itself."""
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with cluster() as names:
+        if names is None:
+            pytest.skip("Slurm's daemons do not come up on this machine")
+
+        def shown(*command: str) -> str:
+            return subprocess.run(command, env=names, capture_output=True, text=True, timeout=60).stdout
+
+        job = submit(names, "--wrap=sleep 600")
+        until(lambda: "RUNNING" in shown("squeue", "--noheader", "--format=%T", f"--jobs={job}"))
+        told = verdict_for("replace_node", slurm_job_id=job, uid=os.geteuid())
+        nobody = subprocess.run(
+            (*NOBODY, str(deploy / "actions" / "cancel-slurm-job"), "--really"),
+            input=verdict_for("replace_node", slurm_job_id=job, uid=65534), env=names, capture_output=True, timeout=60,
+        )  # fmt: skip
+        running = shown("squeue", "--noheader", "--format=%T", f"--jobs={job}")
+        commented = act(deploy, "comment-slurm-job --really", told, names)
+        shown_comment = shown("squeue", "--noheader", "--format=%k", f"--jobs={job}").strip()
+        drained = act(deploy, "drain-node --slurm --really --node node-b", told, names)
+        cancelled = act(deploy, "cancel-slurm-job --really", told, names)
+        until(lambda: "CANCELLED" in shown("scontrol", "show", "job", job))
+        node = shown("scontrol", "show", "node", "node-b")
+
+    assert (nobody.returncode, running.strip()) == (1, "RUNNING")
+    assert drained[0] == cancelled[0] == commented[0] == 0
+    assert shown_comment == "perfwatch: hung gpu_fault since 2026-11-20T11:51:24Z"
+    assert "DRAIN" in node
+    assert "perfwatch: gpu_fault" in node
+
+
+def expressions(deploy: Path) -> list[str]:
+    """All PromQL of the dashboard, with its variables filled in as Grafana does for "All"."""
+    board = json.loads((deploy / "prometheus" / "grafana-dashboard.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found += [one["expr"] for one in board["annotations"]["list"]]
+    return [one.replace("$instance", ".*").replace("$session", ".*") for one in found]
+
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)"
+)
+
+
+@pytest.mark.live
+@needs_promtool
+@pytest.mark.parametrize("words", ["check rules rules.yaml", "test rules rules-test.yaml"])
+def test_the_alerts_do_what_their_tests_say(deploy: Path, words: str) -> None:
+    """By promtool itself."""
+    done = subprocess.run(
+        ("promtool", *words.split()), cwd=deploy / "prometheus", capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
+
+
+@pytest.mark.live
+@needs_promtool
+def test_the_dashboard_asks_what_prometheus_understands(deploy: Path, tmp_path: Path) -> None:
+    """Each expression as a rule, which promtool parses."""
+    rules = [{"record": f"panel_{number}", "expr": one} for number, one in enumerate(expressions(deploy))]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(
+        ("promtool", "check", "rules", str(tmp_path / "rules.yaml")), capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
+def test_alerts_and_dashboard_name_no_metric_and_no_label_that_is_not_served(deploy: Path, repository: Path) -> None:
+    """The list of metrics is the one in the README of the exporters."""
+    text = (repository / "launcher/perfwatch/exporters/README.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `perfwatch_")]
+    served = {row[0].strip(" `") for row in rows}
+    rules = yaml.safe_load((deploy / "prometheus" / "rules.yaml").read_text())["groups"][0]["rules"]
+    asked = set(re.findall(r"perfwatch_\w+", " ".join([*(rule["expr"] for rule in rules), *expressions(deploy)])))
+
+    assert {re.sub("_(bucket|count|sum)$", "", name) if name not in served else name for name in asked} <= served
+
+
+@pytest.mark.live
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("prometheus-alertmanager") is None,
+    reason="needs Debian packages prometheus and prometheus-alertmanager",
+)
+def test_a_hang_becomes_an_alert_with_its_owner_in_a_real_alertmanager(deploy: Path, tmp_path: Path) -> None:
+    """A real Prometheus scrapes the server of the metrics, and every panel of the dashboard has an answer."""
+    metrics, [prometheus, alertmanager, cluster_port] = MetricsServer(MetricsWanted()), free_ports(3)
+    until(lambda: bool(metrics.news()))
+    hung = Snapshot(
+        session="s1", mode="daemon", root_pid=1, command="", looked=time.time(), state="hung", cause="stuck_worker",
+        owner="data", action="restart", confidence=0.95, judged=time.time(), job={"user": "ann", "slurm_job_id": "4711"},
+    )  # fmt: skip
+    metrics.put(hung)
+    target = urlsplit(metrics.address).netloc
+    rules = (deploy / "prometheus" / "rules.yaml").read_text().replace("for: 30s", "for: 1s")
+    (tmp_path / "rules.yaml").write_text(rules)
+    (tmp_path / "prometheus.yml").write_text(
+        yaml.safe_dump(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": ["rules.yaml"],
+                "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
+                "scrape_configs": [{"job_name": "perfwatch", "static_configs": [{"targets": [target]}]}],
+            }
+        )
+    )
+    (tmp_path / "alertmanager.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    commands = (
+        ("prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{prometheus}"),
+        (
+            "prometheus-alertmanager", "--config.file=alertmanager.yml", "--storage.path=am",
+            f"--web.listen-address=127.0.0.1:{alertmanager}", f"--cluster.listen-address=127.0.0.1:{cluster_port}",
+        ),
+    )  # fmt: skip
+
+    def ask(port: int, path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+                return json.loads(answer.read())
+        except OSError:
+            return []
+
+    with ExitStack() as ends:
+        ends.callback(metrics.close)
+        for command in commands:
+            log = ends.enter_context((tmp_path / f"{command[0]}.log").open("w"))
+            process = ends.enter_context(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
+            ends.callback(process.kill)
+        until(lambda: bool(ask(alertmanager, "/api/v2/alerts")))  # by Prometheus; then those of perfwatch itself
+        (alert,) = ask(alertmanager, "/api/v2/alerts")
+        posted = [
+            _post_to_alertmanager(ask, alertmanager, *told) for told in (("hung", "stopped"), ("gone", "finished"))
+        ]
+        panels = [ask(prometheus, f"/api/v1/query?{urlencode({'query': one})}") for one in expressions(deploy)]
+
+    assert posted == [["stopped"], []]
+    assert (alert["labels"]["alertname"], alert["labels"]["user"], alert["labels"]["slurm_job_id"]) == (
+        "TrainingHung", "ann", "4711",
+    )  # fmt: skip
+    assert alert["annotations"]["summary"] == "A training run of ann hangs: stuck_worker"
+    assert {panel["status"] for panel in panels} == {"success"}
+    table = next(
+        panel for panel in panels if panel["data"]["result"] and "slurm_job_id" in panel["data"]["result"][0]["metric"]
+    )
+    assert table["data"]["result"][0]["metric"]["action"] == "restart"
+
+
+def _post_to_alertmanager(ask: Callable[[int, str], Any], port: int, state: str, cause: str) -> list[str]:
+    """The causes of the alerts of perfwatch's own that are active after this news."""
+    told = verdict(state=state, cause=cause, at=datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    status, _ = send(f"alertmanager+http://127.0.0.1:{port}", notification(Change(told, None), session(), ""), 30.0)
+    assert status == 200
+    expected = 1 if state == "hung" else 0
+
+    def active() -> list[str]:
+        return [one["annotations"]["cause"] for one in ask(port, "/api/v2/alerts?filter=alertname%3DPerfwatch")]
+
+    until(lambda: len(active()) == expected)
+    return active()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine on which nothing listens."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(listener.getsockname()[1]) for listener in listeners]

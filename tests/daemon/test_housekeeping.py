@@ -12,7 +12,7 @@ from perfwatch.daemon.housekeeping import Tidied, tidy
 from perfwatch.daemon.node import TIDY_SECONDS, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.ward import Terms
-from perfwatch.recording.kept import Limits, keep_within, sessions_in
+from perfwatch.recording.kept import Limits, keep_within, remove_all, sessions_in
 from perfwatch.recording.recording import Recorder
 from perfwatch.recording.segments import hold
 from perfwatch_probes.deadline import Inline
@@ -127,13 +127,42 @@ def test_what_cannot_be_removed_is_said_once(tmp_path: Path) -> None:
     """Each minute tries it again, and the log of a node is read by people."""
     times, said = [0.0], list[str]()
     scanner = Scanner(FakeMachine(tmp_path).filesystem, Inline(), lambda: times[-1])
-    terms = Terms(tmp_path, 2**30, 60.0, metrics=False, notify=False)
+    terms = Terms(tmp_path, 2**30, 60.0, metrics=False, notify=False, act=False)
     node = Node(scanner, terms, 2**30, Tidies(), said.append, clock=lambda: times[-1])
     for _ in range(3):
         node.turn()
         times.append(times[-1] + TIDY_SECONDS)
 
     assert said == ["calm-old cannot be removed"]
+
+
+class Beaten:
+    """Counts the heartbeats."""
+
+    count = 0
+
+    def beat(self) -> None:
+        """One more."""
+        self.count += 1
+
+    def news(self) -> list[str]:
+        """All arrive."""
+        return []
+
+
+def test_the_heartbeat_stops_where_the_daemon_is_blind(tmp_path: Path) -> None:
+    """It lives and turns, and cannot list the processes: the dead-man's switch must find out."""
+    machine, times, beaten = FakeMachine(tmp_path), [0.0], Beaten()
+    scanner = Scanner(machine.filesystem, Inline(), lambda: times[-1])
+    terms = Terms(tmp_path, 2**30, 60.0, metrics=False, notify=False, act=False)
+    node = Node(scanner, terms, 2**30, Tidies(), lambda _: None, heartbeat=beaten, clock=lambda: times[-1])  # type: ignore[arg-type]
+    node.turn(scan_seconds=1.0)
+    seen = beaten.count
+    shutil.rmtree(machine.filesystem.proc)
+    times.append(2.0)
+    node.turn(scan_seconds=1.0)
+
+    assert (seen, beaten.count) == (1, 1)
 
 
 DAY, NOW = 86400.0, 400 * 86400.0
@@ -186,6 +215,44 @@ def test_a_removal_that_was_cut_short_is_completed(recorded: Path) -> None:
 
     assert not (recorded / ".removed-x").exists()
     assert ".removed-x" not in [one.name for one in sessions_in([str(recorded)])]
+
+
+def test_what_perfwatch_did_not_write_is_never_removed(recorded: Path) -> None:
+    """A training that saves into its session, a folder with a session.json in it, and one whose name looks like a removal."""
+    (recorded / "calm-old" / "checkpoints").mkdir()
+    (recorded / "thesis").mkdir()
+    shutil.copy(recorded / "calm-new" / "session.json", recorded / "thesis")
+    (recorded / "thesis" / "thesis.tex").write_text("precious")
+    (recorded / ".removed-photos").mkdir()
+    (recorded / ".removed-photos" / "sea.jpg").write_text("precious")
+
+    assert gone(recorded, Limits(days=1, gib=0.0001)) == ["calm-new", "hung-old"]
+    done = remove_all(one for one in sessions_in([str(recorded)]) if one.name in ("calm-old", "thesis"))
+    assert done.removed == ()
+    assert {reason.split()[2] for _, reason in done.stuck} == {"checkpoints,", "thesis.tex,"}
+    assert (recorded / "thesis" / "thesis.tex").exists()
+    assert (recorded / ".removed-photos" / "sea.jpg").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_a_session_of_another_user_is_neither_listed_nor_removed(recorded: Path) -> None:
+    """Where every user may write, a folder with a session.json in it proves nothing."""
+    sessions = sessions_in([str(recorded)])
+    os.chown(recorded / "calm-old", 65534, 65534)
+
+    assert gone(recorded, Limits(days=30, gib=0)) == []
+    assert "calm-old" not in [one.name for one in sessions_in([str(recorded)])]
+    done = remove_all(one for one in sessions if one.name == "calm-old")
+    assert done.stuck == ((str(recorded / "calm-old"), "it belongs to another user"),)
+
+
+def test_nothing_is_removed_where_another_user_could_exchange_it(recorded: Path) -> None:
+    """Between the look and the removal; a dry run says the same."""
+    recorded.chmod(0o777)
+    for dry_run in (True, False):
+        done = remove_all(sessions_in([str(recorded)]), dry_run)
+        assert done.removed == ()
+        assert any(reason == f"other users can write {recorded}: chmod go-w {recorded}" for _, reason in done.stuck)
 
 
 def test_a_session_is_listed_by_what_it_is_about(recorded: Path) -> None:

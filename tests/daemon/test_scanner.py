@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfwatch.daemon.scanner import AGAIN_SECONDS, Scanner
-from perfwatch.jobs.slurm_job import SlurmJob, job_of_groups
+from perfwatch.jobs.slurm_job import SlurmJob
+from perfwatch.ownership import slurm_job_of
 from perfwatch_probes.deadline import Inline
 from perfwatch_probes.filesystem import Filesystem
 
@@ -227,4 +228,4 @@ def test_a_rank_below_roots_slurmstepd_is_its_users(place: Callable[..., None], 
 )
 def test_only_a_control_group_that_root_made_names_a_job(memberships: str, job_id: int | None) -> None:
     """Of version 1 and 2, of one slurmd and of several; a user's own subtree names none."""
-    assert job_of_groups(memberships + "\n") == job_id
+    assert slurm_job_of(memberships + "\n") == job_id

@@ -34,7 +34,7 @@ def script(folder: Path, text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("exec sleep 1000", "gave no answer within"),
+        pytest.param("exec sleep 1000", "gave no answer within", marks=pytest.mark.alone),  # before the verdict, else
         ("echo 'Error: the moon is full' >&2; exit 1", "the moon is full"),
         ("echo \"error: unexpected argument '--nonblocking' found\" >&2; exit 2", "too old"),
         ("echo 'not json'", ""),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -32,6 +33,21 @@ def test_not_a_python_process(attach: Attach) -> None:
 
     assert (answer.code, json.loads(answer.out)["error"]["code"]) == (3, 3)
     assert "(cat) is Python" in answer.err
+
+
+def test_a_python_program_without_torch_is_told_as_that_soon(attach: Attach) -> None:
+    """It is no training, whatever it does; and after a few seconds, for a whole hang timeout would say no more."""
+    program = "import os, time; os.write(1, b'r')\nwhile True: time.sleep(0.1)"
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE) as plain:
+        assert plain.stdout is not None
+        assert plain.stdout.read(1) == b"r"
+        answer = attach(plain.pid)
+        plain.kill()
+    told = json.loads(answer.out)
+
+    assert (answer.code, told["state"], told["suspect"]) == (50, "inconclusive", None)
+    assert "has imported torch, and none is importing it" in told["summary"]
+    assert told["timeline"]["decided"] < 25.0
 
 
 def test_a_zombie(attach: Attach) -> None:
@@ -67,6 +83,30 @@ def test_a_job_that_ends_well_while_we_look(job: StartJob, attaching: "Callable[
 
     assert look.returncode in (40, 41)
     assert "GONE" in out
+
+
+def test_the_verdict_says_whose_job_it_is_and_no_secret(job: StartJob, attach: Attach) -> None:
+    """From the variables on the list, and from no other."""
+    said = {
+        "SLURM_JOB_NAME": "gpt",
+        "TORCHELASTIC_RUN_ID": "r1",
+        "WANDB_RUN_ID": "1a2b",
+        "WANDB_API_KEY": "0123456789abcdef",
+    }
+    trainer = job(env={**os.environ, **said})
+    trainer.stop()
+
+    answer = attach(trainer.pid)
+    found = answer.verdict["job"]
+
+    assert (found["slurm_job_name"], found["run_id"], found["wandb_run"]) == ("gpt", "r1", "1a2b")
+    assert (found["pid"], found["host"], found["user"]) == (
+        trainer.pid,
+        os.uname().nodename,
+        pwd.getpwuid(os.getuid()).pw_name,
+    )
+    assert "0123456789abcdef" not in answer.out
+    assert answer.verdict["action"] is None  # whoever stopped it lets it go on
 
 
 def test_a_stopped_job(job: StartJob, attach: Attach) -> None:

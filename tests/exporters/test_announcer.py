@@ -1,6 +1,6 @@
 """What is posted: each change once, and not more than somebody can read."""
 
-from perfwatch.exporters.announcer import MOST_AT_ONCE, REFILL_SECONDS, Announcer
+from perfwatch.exporters.announcer import MOST_AT_ONCE, REFILL_SECONDS, Announcer, Change
 from tests.sessions import verdict
 
 
@@ -74,3 +74,15 @@ def test_a_flapping_job_does_not_drown_anybody_and_its_last_state_is_posted() ->
 
     assert MOST_AT_ONCE < len(posts) <= MOST_AT_ONCE + 3600 / REFILL_SECONDS + 1
     assert posts[-1].verdict.state == "slow"
+
+
+def test_the_kind_of_a_change_is_what_somebody_asks_for() -> None:
+    """A good end after a hang is its recovery, so that whoever heard of the hang hears that it is over."""
+    hung, crashed = ("hung", "stuck_worker"), ("gone", "crashed")
+    for told, before, kind in (
+        (hung, None, "hung"), (("slow", "regressed"), hung, "slow"), (crashed, None, "crashed"), (("gone", "killed"), hung, "crashed"),
+        (("healthy", None), hung, "recovered"), (("busy", "compiling"), hung, "recovered"),
+        (("gone", "finished"), None, "finished"), (("gone", "finished"), hung, "recovered"),
+        (("gone", "finished"), ("healthy", None), "finished"),
+    ):  # fmt: skip
+        assert Change(verdict(state=told[0], cause=told[1]), before).kind == kind

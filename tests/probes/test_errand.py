@@ -1,14 +1,18 @@
 """An errand: an answer, a refusal, a deadline, a death; and nothing left behind."""
 
 import os
+import select
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.errand import Errand
-from perfwatch_probes.filesystem import Absent
+from perfwatch_probes.filesystem import Absent, Filesystem
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Reading, StackFailure
 
@@ -115,3 +119,21 @@ def test_memory_is_limited() -> None:
     """What a hostile file would take is refused by the kernel."""
     with pytest.raises(Unavailable, match="memory"):
         wait(lambda: [bytearray(2**31)], memory=2**26)  # type: ignore[list-item]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a user reads the files of its own processes itself")
+def test_a_reader_that_was_killed_costs_no_read() -> None:
+    """It is the first to go where memory runs out; its successor reads."""
+    filesystem = Filesystem()
+    first = filesystem.read_text("/proc/1/stat")
+    own = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children"
+    readers = [int(pid) for pid in Path(own).read_text().split()]
+    for pid in readers:
+        if Path(f"/proc/{pid}/comm").read_text() == "perfwatch-read\n":
+            handle = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGKILL)
+            select.select([handle], [], [], 20.0)
+            os.close(handle)
+
+    assert first.startswith("1 (")
+    assert filesystem.read_text("/proc/1/stat").startswith("1 (")

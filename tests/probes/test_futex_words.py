@@ -27,25 +27,30 @@ MAPS = b"""\
 7f1c20000000-7f1c20021000 rw-p 00000000 00:00 0
 7f1c2a400000-7f1c2a401000 rw-s 00000000 00:19 1187                       /dev/shm/sem.mp-x7 (deleted)
 7f1c2a402000-7f1c2a404000 rw-s 00003000 103:0a 18446744073709551615      /data/a b (deleted)
-7f1c2a404000-7f1c2a405000 r-xs 00000000 00:01 77                         /dev/zero (deleted)
+7f1c2a404000-7f1c2a405000 r-xs 00000000 00:01 77                         /dev/zero
 7ffe17400000-7ffe17421000 rw-p 00000000 00:00 0          [stack]
 """
 SEMAPHORE = 0x7F1C2A400010
 
 
 @pytest.mark.parametrize(
-    ("address", "device", "inode", "offset_bytes"),
+    ("address", "device", "inode", "offset_bytes", "unlinked"),
     [
-        (SEMAPHORE, "0:25", 1187, 0x10),
-        (0x7F1C2A403008, "259:10", 2**64 - 1, 0x4008),
-        (0x7F1C2A404000, "0:1", 77, 0),
+        (SEMAPHORE, "0:25", 1187, 0x10, True),
+        (0x7F1C2A403008, "259:10", 2**64 - 1, 0x4008, True),
+        (0x7F1C2A404000, "0:1", 77, 0, False),
     ],
 )
 def test_a_word_in_a_shared_mapping_has_a_file_and_a_place(
-    address: int, device: str, inode: int, offset_bytes: int
+    address: int, device: str, inode: int, offset_bytes: int, unlinked: bool
 ) -> None:
     """The place counts from the beginning of the file, of which a process may have mapped a part; device as mountinfo has it."""
-    fields = {"futex_device": device, "futex_inode": inode, "futex_offset_bytes": offset_bytes}
+    fields = {
+        "futex_device": device,
+        "futex_inode": inode,
+        "futex_offset_bytes": offset_bytes,
+        "futex_unlinked": unlinked,
+    }
 
     assert shared_words(MAPS, [address]) == {address: fields}
 

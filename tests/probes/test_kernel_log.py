@@ -3,9 +3,11 @@
 import errno
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
+from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.kernel_log import KernelLogProbe, parse_record
 from perfwatch_probes.probe import Unavailable
 
@@ -60,15 +62,18 @@ def test_what_is_not_a_record_is_left_out(text: str) -> None:
     assert parse_record(text, 1.0) is None
 
 
-def test_each_record_is_told_once_and_old_ones_not_at_all() -> None:
+def test_each_record_is_told_once_and_old_ones_and_those_of_processes_that_are_gone_not_at_all(tmp_path: Path) -> None:
     """A datagram socket stands in for the device: like it, it gives one record per read and never blocks."""
+    (tmp_path / "2/task/2").mkdir(parents=True)
     ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     ours.setblocking(False)
-    probe = KernelLogProbe(clock=lambda: 10_000.0, opener=lambda *_: ours.fileno())
+    probe = KernelLogProbe(lambda: 10_000.0, lambda *_: ours.fileno(), Filesystem(proc=tmp_path))
     kernel.send(record("Killed process 1 (old) total", 5_000_000).encode())
     kernel.send(record("Killed process 2 (new) total", 9_999_000_000).encode())
+    kernel.send(record("Killed process 4 (of another job) total", 9_999_000_000).encode())
+    kernel.send(record("NVRM: Xid (PCI:0000:1b:00): 79, pid=5, GPU has fallen off the bus.", 9_999_000_000).encode())
 
-    assert [message.pid for message in probe.look()] == [2]
+    assert [message.pid for message in probe.look()] == [2, 5]
     assert probe.look() == []
     kernel.send(record("Killed process 3 (x) total", 9_999_500_000).encode())
     assert [message.pid for message in probe.look()] == [3]

@@ -147,6 +147,23 @@ def test_a_loop_that_changes_nothing_only_tests_what_others_change(loop: str, on
     assert describe(loop, "/app/train.py", 2).only_tests is only
 
 
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        ("def beat():\n    while True:\n        time.sleep(5)\n        n = 1\n", False),
+        ("def beat():\n    while True:\n        time.sleep(5)\n        state['ready'] = True\n", True),
+        ("def beat(self):\n    while True:\n        time.sleep(5)\n        self.ready = True\n", True),
+        ("def beat():\n    while True:\n        print(1, file=pipe)\n", True),
+        ("def beat():\n    while True:\n        print(1, file=sys.stderr)\n", False),
+        ("def beat():\n    global n\n    while True:\n        n += 1\n", True),
+        ("if True:\n    while True:\n        n += 1\n", True),  # names of a module are everybody's
+    ],
+)
+def test_a_loop_that_assigns_to_what_others_see_may_let_them_go_on(text: str, shared: bool) -> None:
+    """No call tells of it; nor of where a line is printed to."""
+    assert describe(text, "/app/train.py", text.count("\n")).stores is shared
+
+
 FLAGGED = """\
 for x in loader:
     loss = model(x)
@@ -246,3 +263,24 @@ def test_what_a_loop_does_with_what_a_line_gets_is_read_from_its_text(line: str,
 def test_outside_of_a_loop_nothing_is_known() -> None:
     """A function may return what it gets to whoever called it."""
     assert describe("def take():\n    queue.get()\n", "/j/train.py", 2).result == ""
+
+
+@pytest.mark.parametrize(
+    ("turn", "each"),
+    [
+        ("loss.backward()\n    o.step()\n    sleep(1)", True),
+        ("with scope():\n        loss.backward()\n    o.step()\n    sleep(1)", True),
+        ("if paused:\n        sleep(1)\n        continue\n    loss.backward()\n    o.step()", False),
+        ("if paused:\n        sleep(1)\n    else:\n        loss.backward()\n        o.step()", False),
+        ("if full:\n        loss.backward()\n        o.step()\n    sleep(1)", False),
+        ("sleep(1)\n    if empty: continue\n    loss.backward()\n    o.step()", False),
+        ("try:\n        loss.backward()\n        o.step()\n    except E:\n        sleep(1)", False),
+        ("loss.backward()\n    sleep(1)", False),
+    ],
+)
+def test_a_turn_makes_a_step_where_no_test_stands_before_it(turn: str, each: bool) -> None:
+    """Then who sleeps there trains; one that is paused, or waits for enough, may never come to it."""
+    text = f"while True:\n    {turn}\n"
+    line = next(number for number, one in enumerate(text.splitlines(), 1) if "sleep" in one)
+
+    assert describe(text, "/app/train.py", line).steps_each_turn is each

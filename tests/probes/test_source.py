@@ -381,6 +381,8 @@ def write(policy, values):
     ("used", "parameters"),
     [
         ("total[n] += p.grad ** 2", GATHERED),
+        ("total[n] += p.grad ** 2; print(n)", GATHERED),
+        ("total[n] += p.grad; ledger.settle()", ""),  # what that does was not read
         ("total[n].addcmul_(p.grad, p.grad)", GATHERED),
         ("p.data -= 0.1 * p.grad", ""),  # it trains, by hand
         ("p.sub_(0.1 * p.grad)", ""),

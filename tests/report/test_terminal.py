@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from perfwatch.gauntlet.recorded import expected_of
+from perfwatch.report.console import list_table
 from perfwatch.report.json import as_json, json_schema
 from perfwatch.report.sentences import not_seen
 from perfwatch.report.terminal import VerdictReport
@@ -188,6 +189,17 @@ def test_control_characters_do_not_reach_the_terminal(text: str, shown: str) -> 
 
 
 @pytest.mark.parametrize(
+    "text", ["\x9b31m", "safe\u202egnp.exe", "\x1b[31m\x7f", "modèle_学習.py \U0001f600", "\U000e0041"]
+)
+def test_json_on_a_terminal_steers_nothing_and_says_the_same(text: str) -> None:
+    """JSON's own rules escape ASCII alone: what else could steer a terminal is escaped, too."""
+    said = as_json(verdict(summary=text))
+
+    assert json.loads(said)["summary"] == text
+    assert clean(said) == said
+
+
+@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (0.0, "0 s"), (0.000412, "412 us"), (0.0044, "4.4 ms"), (0.44, "440 ms"), (0.9996, "1.0 s"), (9.96, "10.0 s"),
@@ -273,3 +285,13 @@ def test_a_step_that_needs_a_program_which_is_not_here_comes_last_and_says_so() 
     found = possible_here(verdict(next=steps), which=lambda name: None if name == "iostat" else f"/usr/bin/{name}")
 
     assert found.next == (*steps[1:], "iostat -x 1 (not installed here: iostat)")
+
+
+def test_a_list_in_a_narrow_terminal_leaves_out_columns_and_cuts_none_but_the_last() -> None:
+    """A name is there to be copied."""
+    row = ("20261201-053353-13373", "88 KiB", "hung", "python train.py --lr 1e-3")
+    table = list_table(("SESSION", "SIZE", "STATE", "COMMAND"), [row], ("SIZE",), 60)
+    printed = io.StringIO()
+    Console(file=printed, width=60).print(table)
+
+    assert printed.getvalue().split() == ["SESSION", "STATE", "COMMAND", row[0], row[2], *row[3].split()]

@@ -7,11 +7,16 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perfwatch.autopsy.files import find_files
+from perfwatch.autopsy.recording_of import gather
+from perfwatch.autopsy.watch import copy_end
+from perfwatch.recording.segments import EVENTS, READINGS, Segments
 from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 from perfwatch_probes.group_variables import AGENT_VARIABLE, DUMP_PREFIX
 from tests.security.conftest import DEADLINE_SECONDS, PERFWATCH, as_user, line
@@ -147,3 +152,63 @@ def test_a_dump_that_grows_is_not_copied_for_ever(tmp_path: Path) -> None:
     attacker.join()
 
     assert all(path.stat().st_size <= MOST_DUMP_BYTES for path in session.rglob(f"{DUMP_PREFIX}*"))
+
+
+class Exchanging:
+    """Lists the files of a folder, then has its owner put a link to something else in the place of each."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def call(self, function: Callable[..., Any], *arguments: Any, deadline_seconds: float) -> Any:
+        """As a child does it."""
+        if function is not find_files:
+            return function(*arguments)
+        found = find_files(*arguments)
+        for path in map(Path, found.files):
+            path.unlink()
+            path.symlink_to(self.target)
+        return found
+
+
+def test_a_log_that_becomes_a_device_after_it_was_listed_is_not_opened(tmp_path: Path) -> None:
+    """To open some devices restarts a machine. A FIFO stands for one: it would be read as an empty log."""
+    folder, fifo = tmp_path / "logs", tmp_path / "fifo"
+    folder.mkdir()
+    (folder / "rank_0.log").write_text("step 1\n")
+    os.mkfifo(fifo)
+    found = gather([str(folder)], Exchanging(fifo))
+
+    assert found.contents == []
+    assert [reason for _, reason, _ in found.missing] == ["rank_0.log is not a file of the kind that is wanted"]
+    with pytest.raises(OSError, match="not a file of the kind"):
+        copy_end(str(folder / "rank_0.log"), str(tmp_path / "copy"))
+
+
+def test_a_session_that_is_moved_while_it_is_written_takes_its_files_along(tmp_path: Path) -> None:
+    """``--session`` in a folder of another user, who puts a link in its place: nothing is written or removed where the link leads."""
+    session, moved, victim = tmp_path / "session", tmp_path / "moved", tmp_path / "victim"
+    session.mkdir()
+    victim.mkdir()
+    (victim / "readings-0001.jsonl").write_bytes(SECRET)
+    segments = Segments(session, 2**16, lambda text: None)
+    segments.append(READINGS, b'{"at":0.5,"reading":{}}\n')
+    session.rename(moved)
+    session.symlink_to(victim)
+    for second in range(1, 4000):
+        segments.append(READINGS, b'{"at":%d.5,"reading":{"text":"%s"}}\n' % (second, b"x" * 100))
+    segments.append(EVENTS, b'{"at":4000.0}\n')
+    segments.describe(b"{}")
+    segments.close()
+
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == {"readings-0001.jsonl": SECRET}
+    assert {"events.jsonl", "session.json"} <= {path.name for path in moved.iterdir()}
+
+
+def test_a_session_that_is_a_link_when_its_writer_starts_is_not_written(tmp_path: Path) -> None:
+    """It was a folder when it was made."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "session").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(OSError, match="session"):
+        Segments(tmp_path / "session", 2**16, lambda text: None)

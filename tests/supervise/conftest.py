@@ -43,6 +43,13 @@ class Launched:
         line, _, self._read = self._read.partition("\n")
         return line
 
+    def said(self) -> str:
+        """The next line of stderr behind the one that says where the run is recorded."""
+        assert self.process.stderr is not None
+        assert select.select([self.process.stderr], [], [], PATIENCE_SECONDS)[0]
+        line = self.process.stderr.readline()
+        return self.process.stderr.readline() if line.startswith("perfwatch: recording to ") else line
+
     def end(self) -> int:
         """Wait for the launcher; its exit code, negative for a signal."""
         return self.process.wait(PATIENCE_SECONDS)

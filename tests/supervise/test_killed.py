@@ -98,8 +98,7 @@ def test_killed_watcher_is_told(launch: Launch) -> None:
     )
     assert run.line() == "ready"
     os.kill(watcher_of(run.pid), signal.SIGKILL)
-    assert run.process.stderr is not None
-    said = run.process.stderr.readline()
+    said = run.said()
     assert run.process.stdin is not None
     run.process.stdin.close()
 

@@ -1,6 +1,6 @@
 """``run`` with metrics and a webhook: whatever these do, the job is started, fed and ended as always."""
 
-import select
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sessions import content_of
-from tests.supervise.conftest import PATIENCE_SECONDS, Launch, Launched, python
+from tests.supervise.conftest import Launch, Launched, python
 from tests.webhook import Webhook
 
 pytestmark = pytest.mark.live
@@ -18,12 +18,10 @@ CRASH = python("print('ready', flush=True); input(); raise SystemExit(3)")
 
 def _crash_after_a_word(run: Launched) -> str:
     """Let the job crash once the watcher has said something, which it does when it watches."""
-    stdin, stderr = run.process.stdin, run.process.stderr
+    stdin = run.process.stdin
     assert run.line() == "ready"
     assert stdin is not None
-    assert stderr is not None
-    assert select.select([stderr], [], [], PATIENCE_SECONDS)[0]
-    said = stderr.readline()
+    said = run.said()
     stdin.write("\n")
     stdin.flush()
     return said
@@ -71,12 +69,34 @@ def test_the_end_of_a_job_is_posted_though_nobody_watches_any_more(
     assert "exit code 3" in found["text"]
 
 
+def test_a_good_end_is_posted_where_it_is_asked_for_and_a_heartbeat_comes_while_the_job_runs(
+    launch: Launch, webhook: Webhook, tmp_path: Path
+) -> None:
+    """Both URLs are in files, as root must have it; the kinds of news are in a variable, as a site has it."""
+    (tmp_path / "webhook").write_text(webhook.url)
+    options = ("--notify", f"@{tmp_path / 'webhook'}", "--heartbeat", f"@{tmp_path / 'webhook'}")
+    kinds = {"PERFWATCH_NOTIFY_ON": "finished"}
+    run = launch(*python("import sys; sys.stdin.read()"), options=options, stdin=subprocess.PIPE, env=kinds)
+    alive = webhook.next()
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+    code, ended = run.end(), webhook.next()
+
+    assert alive == {"GET": "/services/T0/SECRET"}
+    assert (code, ended["perfwatch"]["state"], ended["perfwatch"]["cause"]) == (0, "gone", "finished")
+    assert ended["perfwatch"]["action"] == "none"
+    assert ended["perfwatch"]["job"]["host"] == os.uname().nodename
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
         ("--metrics-port", "http"),
         ("--notify", "ftp://x"),
         ("--notify", "@/nowhere"),
+        ("--notify", "nosuchservice+https://ftp"),
+        ("--notify-on", "sometimes"),
+        ("--heartbeat", "ftp://x"),
         ("--metrics-token", "ftp"),
         ("--metrics-socket", "/dev/null"),
     ],

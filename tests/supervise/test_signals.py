@@ -61,8 +61,7 @@ def test_the_watcher_hears_of_a_signal_that_may_end_the_job(launch: Launch, name
     """What such a signal ends, rank after rank, is no hang; a job that goes on is looked at again."""
     run = counter(launch, name)
     os.kill(run.pid, VERDICT_SIGNAL)  # the answer says that the watcher is up
-    assert run.process.stderr is not None
-    run.process.stderr.readline()
+    run.said()
     os.kill(run.pid, getattr(signal, name))
     assert run.line() == name
     os.kill(run.pid, signal.SIGTERM)
@@ -144,8 +143,7 @@ def test_real_time_trigger_gives_a_verdict_and_never_reaches_the_child(launch: L
     """SIGRTMIN+8 asks for a verdict now: it is printed on stderr."""
     run = counter(launch)
     os.kill(run.pid, signal.SIGRTMIN + 8)
-    assert run.process.stderr is not None
-    answer = run.process.stderr.readline()
+    answer = run.said()
     os.kill(run.pid, signal.SIGTERM)
 
     assert answer.startswith("perfwatch: ")
@@ -158,11 +156,8 @@ def test_trigger_of_a_profiler_that_is_not_armed_says_so(launch: Launch, trigger
     """SIGUSR1 without a handler in the job asks for a window; where no profiler was prepared, that is said."""
     run = counter(launch, options=("--arm", "none"))
     os.kill(run.pid, trigger)
-    assert run.process.stderr is not None
 
-    assert (
-        run.process.stderr.readline() == "perfwatch: no timeline profiler is armed in this run; nothing was captured\n"
-    )
+    assert run.said() == "perfwatch: no timeline profiler is armed in this run; nothing was captured\n"
 
 
 def test_group_directed_trigger_is_not_passed_on_and_a_requeue_handler_runs_once(launch: Launch) -> None:

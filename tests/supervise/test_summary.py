@@ -70,20 +70,23 @@ def test_run_without_steps_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "until_then"),
+    ("said", "first", "told"),
     [
-        ((("reported", "hung: endless_python (x)"),), "; it hung until then"),
-        ((("reported", "hung: endless_python (x)"), ("retracted", "moves again")), ""),
-        ((("reported", "slow: regressed (x)"),), "; it was slow until then"),
-        ((("suspected", "a lock"),), ""),
+        ((("reported", "hung: endless_python (x)"),), "hung, then ended by signal 15", "hung: endless_python; then "),
+        ((("reported", "hung: endless_python (x)"), ("retracted", "moves again")), "ended by signal 15", ""),
+        ((("reported", "slow: regressed (x)"),), "slow, then ended by signal 15", "slow: regressed; then "),
+        ((("suspected", "a lock"),), "ended by signal 15", ""),
     ],
 )
-def test_how_a_job_ran_until_it_was_ended_is_said(said: tuple[tuple[str, str], ...], until_then: str) -> None:
+def test_how_a_job_ran_until_it_was_ended_is_said_first(
+    said: tuple[tuple[str, str], ...], first: str, told: str
+) -> None:
     """The signal that ended it is not the verdict on it."""
     ended = verdict(state="gone", cause="killed", summary="pid 7 was ended by SIGTERM")
+    lines = text(tallied(), verdict=ended, said=said, ending="ended by signal 15")
 
-    line = next(line for line in text(tallied(), verdict=ended, said=said) if "verdict:" in line)
-    assert line.endswith("was ended by SIGTERM" + until_then)
+    assert lines[0] == f"perfwatch: {first} after 1 min 40 s"
+    assert f"perfwatch: verdict:   {told}pid 7 was ended by SIGTERM" in lines
 
 
 def test_cost_is_a_share_of_one_core() -> None:
@@ -123,13 +126,12 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
     assert run.line() == "ready"
     began = time.monotonic()
     os.kill(run.pid, 42)  # SIGRTMIN+8: the answer says that the watcher is up
-    assert run.process.stderr is not None
-    run.process.stderr.readline()
+    run.said()
     lasted = time.monotonic() - began
     fifo.write_text("go\n")
     code = run.end()
     said = run.rest()[1]
-    session = re.search(r"^perfwatch: session:   (.*)$", said, re.M)
+    session = re.search(r"^perfwatch: details:   perfwatch report (.*)$", said, re.M)
     told = re.search(r"^perfwatch: exit code 3 after ([\d.]+) (m?)s\b", said, re.M)
 
     assert code == 3
@@ -141,7 +143,16 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
     assert load(Path(session[1])).events[-1].facts == {"exit_code": 3, "signal": None}
 
 
-@pytest.mark.alone
+STUCK = """
+import signal, sys
+class Stuck:
+    def find_spec(self, name, path=None, target=None):
+        while open("/proc/self/comm").read() == "perfwatch-watch\\n":
+            signal.pause()
+sys.meta_path.insert(0, Stuck())
+"""
+
+
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("script", "code", "told"), [("exit 3", 3, "exit code 3"), ("kill -KILL $$", -9, "ended by signal 9")]
@@ -150,8 +161,8 @@ def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, t
 def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
     launch: Launch, tmp_path: Path, script: str, code: int, told: str, quiet: tuple[str, ...]
 ) -> None:
-    """By the launcher itself; here the watcher is stuck in its first library until it is killed."""
-    (tmp_path / "msgspec.py").write_text("import signal\nwhile True: signal.pause()\n")
+    """By the launcher itself; here the watcher is stuck in its first import until it is killed."""
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
     run = launch("sh", "-c", script, options=quiet, env={"PYTHONPATH": str(tmp_path)})
 
     assert run.end() == code
@@ -162,13 +173,28 @@ def test_a_run_that_ends_before_its_watcher_is_up_is_told_all_the_same(
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("options", [(), ("--quiet",)])
+def test_a_run_says_at_its_start_where_it_is_recorded(launch: Launch, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """One line while the job runs, the first of all; none where nothing is to be said."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    run = launch("sh", "-c", f"read x < {fifo}", options=(*options, "--session", str(tmp_path / "kept")))
+    assert run.process.stderr is not None
+    said = "" if options else run.process.stderr.readline()
+    fifo.write_text("go\n")
+
+    assert said == ("" if options else f"perfwatch: recording to {tmp_path / 'kept'}\n")
+    assert run.end() == 0
+    assert not options or run.rest()[1] == ""
+
+
+@pytest.mark.live
 def test_session_that_cannot_be_written_is_told_and_the_job_runs(launch: Launch, tmp_path: Path) -> None:
     """The exit code is the child's; the loss is stated."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     run = launch("sh", "-c", f"read x < {fifo}; exit 6", options=("--session", "/proc/none/here"))
-    assert run.process.stderr is not None
-    said = run.process.stderr.readline()
+    said = run.said()
     fifo.write_text("go\n")
 
     assert said.startswith("perfwatch: nothing is recorded: ")

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
@@ -67,8 +69,7 @@ def stands(
     tid = pid if tid is None else tid
     for at in looks(since, until):
         left = None if wait.remaining_seconds is None else wait.remaining_seconds - (at - since)
-        now = Wait(call=wait.call, number=wait.number, kind=wait.kind, fd=wait.fd, polled=wait.polled,
-                   forever=wait.forever, child_pid=wait.child_pid, shared=wait.shared, remaining_seconds=left)  # fmt: skip
+        now = structs.replace(wait, remaining_seconds=left)
         history.add(at, Thread(pid=pid, tid=tid, name="python", state="S", cpu_seconds=5.0, run_seconds=5.0, read_calls=1,
                                voluntary_switches=50, ran_ago_seconds=at - since, wait=now, write_calls=1))  # fmt: skip
         if frames:
@@ -78,14 +79,18 @@ def stands(
 def runs(
     history: History, pid: int, turns: Sequence[Frames], since: float, until: float, tid: int | None = None,
     share: float = 0.95, calls_per_second: float = 0.0, wait: Wait | None = None, bytes_per_second: float = 0.0,
-    name: str = "python", switches_per_second: float = 20.0,
+    name: str = "python", switches_per_second: float = 20.0, delay_share: float = 0.0,
 ) -> None:  # fmt: skip
-    """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between."""
+    """A thread that runs for a share of the time, at one line after the other; ``wait``: what it is in between.
+
+    ``delay_share``: of the time, in which it wants a CPU and gets none.
+    """
     tid = pid if tid is None else tid
     for number, at in enumerate(looks(since, until)):
         ran, calls = 5.0 + (at - since) * share, int((at - since) * calls_per_second)
         history.add(at, Thread(pid=pid, tid=tid, name=name, state="S" if wait else "R", cpu_seconds=ran, wait=wait,
-                               run_seconds=ran, voluntary_switches=int(at * switches_per_second), ran_ago_seconds=0.01, read_calls=calls,
+                               run_seconds=ran, run_delay_seconds=(at - since) * delay_share if delay_share else None,
+                               voluntary_switches=int(at * switches_per_second), ran_ago_seconds=0.01, read_calls=calls,
                                write_calls=calls, written_chars=int((at - since) * bytes_per_second)))  # fmt: skip
         for sample in range(5 if turns else 0):
             frames = turns[(5 * number + sample) % len(turns)]

@@ -13,8 +13,8 @@ from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
-from perfwatch.triage.rules import python, waiting_on_work
-from perfwatch.verdict import Finding, Verdict
+from perfwatch.triage.rules import by_graph, python
+from perfwatch.verdict import Finding, Level, Verdict
 from perfwatch_probes.readings import (
     Frame,
     GpuActivity,
@@ -29,6 +29,7 @@ from perfwatch_probes.readings import (
     Wait,
 )
 from tests.cards import UUID, bound, history_until
+from tests.cards import load as card_look
 from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
 from tests.training import BACKWARD, ENGINE, FORWARD, OPTIMIZER, PID, READS_LOSS, SLEEP, TORCH, Training, level
@@ -545,7 +546,7 @@ def test_an_engine_that_spins_for_a_card_that_only_polls_is_no_work(load: str, w
     job = Training().goes_on(8.0, [FORWARD, BACKWARD, OPTIMIZER], load="bf16_matmul", engine=0.5)
     case = job.goes_on(20.0, [()], load=load, run_share=0.0, wait=SLEEP, engine=1.0).case()
 
-    found = waiting_on_work.judge(case)
+    found = by_graph.waiting_on_work(case)
 
     assert isinstance(found, Finding) is works
 
@@ -557,7 +558,7 @@ def test_a_thread_of_the_program_works_whatever_the_card_waits_for() -> None:
         job.goes_on(1.0, [()], load="one_spinning_kernel", run_share=0.0, wait=SLEEP)
         job.add(structs.replace(WORKER, cpu_seconds=float(second), run_seconds=float(second)))
 
-    assert isinstance(waiting_on_work.judge(job.case()), Finding)
+    assert isinstance(by_graph.waiting_on_work(job.case()), Finding)
 
 
 # A card whose newest kernel may never end, and a program that only decodes: what the window shows besides is not of now.
@@ -720,3 +721,60 @@ def _is_of(record: Record, uuid: str) -> bool:
 def _working(record: Record) -> Record:
     busy = msgspec.structs.replace(record.reading, tensor=0.4, dram=0.3, sm_active=0.9)
     return msgspec.structs.replace(record, reading=busy)
+
+
+# Ranks that stay at a line that waits for their cards, on which other jobs compute as well; nothing tells in which call they are.
+
+
+AT_ITEM, AT_SYNC, NAPS = (Frame("log", TRAIN, 40),), (Frame("evaluate", TRAIN, 83),), (Frame("nap", TRAIN, 50),)
+LINES = (
+    SourceLine(file=TRAIN, line=40, text="total += loss.item()", calls=("loss.item",)),
+    SourceLine(file=TRAIN, line=83, text="torch.cuda.synchronize()", calls=("torch.cuda.synchronize",)),
+)
+ELEVEN_DAYS = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=1e6)
+
+
+def on_shared_cards(second: tuple[Frame, ...] | None, seconds: float) -> Verdict:
+    """Rank 0 stays at ``.item()``; rank 1 at ``second``, or it goes on. Another job takes 60 % of either card."""
+    history, until = job(2), STOPPED + seconds
+    for line in LINES:
+        history.add(0.5, line)
+    for rank in (0, 1):
+        pid, uuid = FIRST + rank, f"GPU-{rank}"
+        history.add(0.5, GpuBinding(pid=pid, uuids=(uuid,), how="nvml", cuda=True))
+        for at in looks(0.0, until):
+            for look in card_look("bf16_matmul", uuid):
+                history.add(at, look)
+            for of, share in ((9000 + rank, 0.6), (pid, 0.4)):
+                history.add(at, GpuProcess(uuid=uuid, pid=of, local_pid=of, sm_utilisation=share))
+            history.add(
+                at, Traffic(pid=pid, connections=2, received_bytes=9, sent_bytes=9, queued_bytes=0, retransmits=0)
+            )
+    runs(history, FIRST, [AT_ITEM], STOPPED, until)
+    if second is NAPS:
+        stands(history, FIRST + 1, NAPS, ELEVEN_DAYS, until)
+    else:
+        runs(history, FIRST + 1, STEPS if second is None else [second], STOPPED, until)
+    return collective_callbacks_judged(history, until)
+
+
+@pytest.mark.parametrize("second", [AT_ITEM, AT_SYNC])
+def test_ranks_that_stay_at_cards_which_other_jobs_use_hang_after_the_full_timeout(second: tuple[Frame, ...]) -> None:
+    """That these cards work is no sign of life of this job; a long queue of its own kernels would look the same for a while."""
+    soon, late = on_shared_cards(second, 30.0), on_shared_cards(second, 79.0)
+
+    assert soon.state == "inconclusive"
+    assert (late.state, late.cause, late.confidence) == ("hung", "unknown", Level.MEDIUM)
+
+
+def test_a_rank_that_stays_at_such_a_card_waits_for_the_one_that_never_comes() -> None:
+    """The one that sleeps is the culprit, and not alone."""
+    verdict = on_shared_cards(NAPS, 12.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
+    assert [one.rank for one in verdict.culprits] == [1]
+
+
+def test_a_rank_that_stays_at_such_a_card_while_the_other_one_trains_is_not_hung() -> None:
+    """It waits for its turn."""
+    assert on_shared_cards(None, 79.0).state not in ("hung", "healthy")

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from perfwatch.triage.history import History
 from perfwatch_probes.readings import Descriptor, Frame, ProcessEnded, ProcessUsage, Socket, Wait
+from tests.recorded import RECORDINGS
 from tests.triage.rank_looks import (
     BEGAN,
     FIRST,
@@ -22,6 +23,7 @@ from tests.triage.rank_looks import (
     stands,
     uses,
 )
+from tests.triage.retold import retold
 
 # An event loop that awaits a child hears of its end by a pidfd or by a signal: who brings that about is the child.
 
@@ -191,28 +193,27 @@ def test_a_script_that_is_not_seen_to_sleep_is_not_said_to_hang() -> None:
     assert judged(waits("rsync", "ssh", "sleep"), STOPPED + 130.0).state != "hung"
 
 
-def test_a_program_that_sleeps_until_a_time_that_is_known_is_no_hang() -> None:
+@pytest.mark.parametrize(
+    ("sleeps", "seconds", "state"),
+    [(200.0, 30.0, "busy"), (200.0, 130.0, "busy"), (290.0, 30.0, "inconclusive"), (290.0, 130.0, "hung")],
+)
+def test_a_child_that_sleeps_for_a_while_is_no_hang_and_one_that_sleeps_for_minutes_is(
+    sleeps: float, seconds: float, state: str
+) -> None:
     """``subprocess.run(["sleep", "200"])``, whatever the patience: a cool-down, a window, a round of others."""
-    history = job(1)
-    history.add(STOPPED, process(SCRIPT, FIRST, "sleep 200"))
-    stands(
-        history,
-        FIRST,
-        CHILD_AT_REST_WAITS,
-        Wait(call="wait4", number=61, kind="child", forever=True, child_pid=SCRIPT),
-        CHILD_AT_REST_UNTIL,
-    )
-    rest = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=200.0)
-    stands(history, SCRIPT, (), rest, CHILD_AT_REST_UNTIL)
-    for at in looks(STOPPED, CHILD_AT_REST_UNTIL):
+    history, until = job(1), STOPPED + seconds
+    history.add(STOPPED, process(SCRIPT, FIRST, f"sleep {sleeps:.0f}"))
+    waits_for_it = Wait(call="wait4", number=61, kind="child", forever=True, child_pid=SCRIPT)
+    stands(history, FIRST, CHILD_AT_REST_WAITS, waits_for_it, until)
+    rest = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=sleeps)
+    stands(history, SCRIPT, (), rest, until)
+    for at in looks(STOPPED, until):
         history.add(at, ProcessUsage(pid=SCRIPT, state="S", threads=1, cpu_seconds=0.001, children_cpu_seconds=0.0,
                                      major_faults=0, minor_faults=0, resident_bytes=2**20, read_chars=0, written_chars=0))  # fmt: skip
+    said = judged(history, until)
 
-    for seconds in (30.0, 130.0):
-        said = judged(history, STOPPED + seconds)
-
-        assert (said.state, said.cause) == ("busy", "waiting_on_work")
-        assert "wakes in" in said.summary
+    assert said.state == state
+    assert ("wakes in" in said.summary) == (state == "busy")
 
 
 # Numbers of processes are used again: what a reading names as a parent need not be one.
@@ -226,3 +227,95 @@ def test_a_parent_that_is_younger_than_its_child_is_none() -> None:
     runs(history, FIRST, STEP, BEGAN, STOPPED)
 
     assert judged(history, STOPPED).state == "healthy"
+
+
+# A child does not end before what it put into a queue is taken: whoever joins it first waits for itself.
+
+
+JOINS: Frames = (
+    Frame("poll", LIB + "multiprocessing/popen_fork.py", 27),
+    Frame("join", LIB + "multiprocessing/process.py", 149),
+    Frame("collect", "/app/train.py", 33),
+    MODULE,
+)
+ENDS: Frames = (
+    Frame("_wait_for_tstate_lock", LIB + "threading.py", 1139),
+    Frame("join", LIB + "threading.py", 1119),
+    Frame("_finalize_join", LIB + "multiprocessing/queues.py", 215),
+    Frame("_exit_function", LIB + "multiprocessing/util.py", 334),
+    Frame("_bootstrap", LIB + "multiprocessing/process.py", 317),
+)
+FEEDS: Frames = (
+    Frame("_send", LIB + "multiprocessing/connection.py", 384),
+    Frame("_feed", LIB + "multiprocessing/queues.py", 270),
+    Frame("run", LIB + "threading.py", 982),
+)
+FEEDER, SIBLING = CHILD + 1, CHILD + 10
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_who_joins_a_child_before_its_queue_is_read_is_the_culprit(drained: bool) -> None:
+    """The child's feeder writes into a full pipe that only its parent reads: a sibling that has the read end is at its own end.
+
+    Where a thread of the parent reads, all goes on.
+    """
+    history = job(1)
+    history.add(STOPPED, process(CHILD, FIRST, "python train.py"))
+    stands(history, FIRST, JOINS, Wait(call="wait4", number=61, kind="child", child_pid=CHILD, forever=True), UNTIL)
+    history.add(STOPPED, process(SIBLING, FIRST, "python train.py"))
+    for child in (CHILD, SIBLING):
+        stands(history, child, ENDS, FOR_EVER, UNTIL)
+    writes = Wait(call="write", number=1, kind="write", fd=7, forever=True)
+    if drained:
+        runs(history, CHILD, (FEEDS,), STOPPED, UNTIL, tid=FEEDER, share=0.2, wait=writes, bytes_per_second=1e7)
+        uses(history, CHILD, 0.2, 1e7, UNTIL)
+    else:
+        stands(history, CHILD, FEEDS, writes, UNTIL, tid=FEEDER)
+    for at in looks(STOPPED, UNTIL):
+        for pid, fd, access in ((CHILD, 7, "w"), (FIRST, 6, "r")):
+            history.add(at, Descriptor(pid=pid, fd=fd, kind="pipe", target="pipe:[9]", access=access, inode=9,
+                                       readers=(FIRST, CHILD, SIBLING), writers=(FIRST, CHILD)))  # fmt: skip
+
+    verdict = judged(history, UNTIL)
+
+    assert (verdict.state == "hung") is not drained
+    if not drained:
+        assert verdict.cause == "blocked_child"
+        assert [one.frame for one in verdict.culprits] == ["collect (train.py:33)"]
+        assert "out of the queue before join()" in verdict.next[0]
+
+
+# A pool of which one worker waits for orders, perhaps for ever, while another one is at its task.
+
+
+def test_a_thread_that_waits_for_orders_makes_no_hang_of_a_pool_whose_other_thread_works() -> None:
+    """Whose result is waited for is not known from outside."""
+    verdict = retold(RECORDINGS / "waiting_on_work" / "fires" / "pool_beside_a_thread_that_takes_orders")
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "thread ThreadPoolExecutor-1_1 at crunch" in verdict.summary
+
+
+def test_nor_does_a_child_of_the_pool_and_the_one_at_work_is_told_as_perhaps_the_one() -> None:
+    """Nothing is said of the pipe at which the first one waits."""
+    verdict = retold(RECORDINGS / "blocked_pipe" / "lookalike" / "pool_beside_a_child_that_takes_orders")
+
+    assert (verdict.state, verdict.cause) == ("busy", "waiting_on_work")
+    assert "process 3411 at crunch" in verdict.summary
+
+
+RESULT = (Frame("wait", LIB + "threading.py", 327), Frame("result", LIB + "concurrent/futures/_base.py", 451), MODULE)
+
+
+@pytest.mark.parametrize(("workers", "cause"), [(0, "dead_worker"), (1, None)])
+def test_a_pool_whose_workers_have_all_retired_gives_no_result(workers: int, cause: str | None) -> None:
+    """Some pools start no others; nothing is left of those that ended, and only the thread that serves the pool tells of it."""
+    history, serves = job(1), LIB + "concurrent/futures/process.py"
+    stands(history, FIRST, RESULT, FOR_EVER, UNTIL)
+    manager = (Frame("wait_result_broken_or_wakeup", serves, 417), Frame("run", serves, 344))
+    stands(history, FIRST, manager, Wait(call="poll", number=7, kind="poll", forever=True), UNTIL, tid=FIRST + 40)
+    for pid in range(FIRST + 50, FIRST + 50 + workers):
+        history.add(0.0, process(pid, FIRST, "python -c spawn_main --multiprocessing-fork"))
+        runs(history, pid, [(Frame("describe", MODULE.file, 9), Frame("_process_worker", serves, 256))], STOPPED, UNTIL)
+
+    assert judged(history, STOPPED + 10.0).cause == cause

@@ -15,7 +15,7 @@ from perfwatch.recording.recording import Record, Recording
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
-from perfwatch.triage.ranks.absentee import at_rest
+from perfwatch.triage.questions import ranks_wait_for_each_other
 from perfwatch.verdict import Verdict
 from perfwatch_probes.flight_record import parse
 from perfwatch_probes.readings import (
@@ -124,7 +124,7 @@ def test_the_pieces_of_a_collective_are_no_different_calls() -> None:
 
     assert accused(said(look(UNEQUAL, UNEQUAL))) == NO_ACCUSATION
     assert accused(other) == ("mismatched_collective", [0, 1])
-    assert "different operations by operation 2: rank 0: ALLGATHER_coalesced 2" in other.summary
+    assert "different operations by operation 2: rank 0 is in ALLGATHER_coalesced 2" in other.summary
 
 
 @pytest.mark.parametrize("end", ["ALLGATHER_coalesced", "coalesced"])
@@ -351,7 +351,7 @@ def test_of_four_ranks_the_one_whose_tensor_is_of_another_size_is_named_alone() 
     verdict = judge(Case(History(recording.records, recording.end), recording.session))
 
     assert [culprit.rank for culprit in verdict.culprits] == [1]
-    assert "operation 46: rank 1: all_reduce 46 of Float 900" in verdict.summary
+    assert "operation 46: rank 1 is in all_reduce 46 of Float 900" in verdict.summary
 
 
 def test_ranks_that_wait_in_different_calls_are_not_said_to_wait_in_the_same_one() -> None:
@@ -370,7 +370,7 @@ MOMENTS = 24
 def rests(name: str, at: float) -> bool:
     """True if at this moment of a recorded case the ranks' recorders may be asked."""
     whole = load_case(RECORDINGS / name)
-    return at_rest(Case(History(whole.records, at), whole.session, whole.events))
+    return ranks_wait_for_each_other(Case(History(whole.records, at), whole.session, whole.events))
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_recorders_of_a_job_that_goes_on_are_asked_at_no_moment(name: str) -> No
 LAST_CALLS_PIDS = (20, 21, 22)
 
 
-def last_calls_dump(rank: int, reached: int, group: str = "0", written_ago_seconds: float = 3.0) -> RecordedGroup:
+def dump_before_the_end(rank: int, reached: int, group: str = "0", written_ago_seconds: float = 3.0) -> RecordedGroup:
     """What lies there of a rank: the last call that it made in a group of all three."""
     calls = tuple(
         Operation(sequence=number, order=number, name="all_reduce", state="completed" if number < 10 else "scheduled")
@@ -443,7 +443,7 @@ def told(*dumps: RecordedGroup, number: int = signal.SIGABRT) -> Verdict:
 
 def test_the_rank_that_was_behind_is_named_when_the_watchdog_has_ended_all() -> None:
     """With the call in which the others waited for it."""
-    verdict = told(last_calls_dump(0, 10), last_calls_dump(1, 9), last_calls_dump(2, 10))
+    verdict = told(dump_before_the_end(0, 10), dump_before_the_end(1, 9), dump_before_the_end(2, 10))
 
     assert verdict.cause == "killed"
     assert verdict.summary.endswith("; rank 1 had not come to all_reduce 10, in which rank 0, rank 2 waited")
@@ -455,27 +455,31 @@ def test_the_rank_that_was_behind_is_named_when_the_watchdog_has_ended_all() -> 
 @pytest.mark.parametrize(
     ("dumps", "number"),
     [
-        ((last_calls_dump(0, 10), last_calls_dump(1, 9)), signal.SIGABRT),  # of rank 2 there is none
+        ((dump_before_the_end(0, 10), dump_before_the_end(1, 9)), signal.SIGABRT),  # of rank 2 there is none
         (
-            (last_calls_dump(0, 10), last_calls_dump(1, 10), last_calls_dump(2, 10)),
+            (dump_before_the_end(0, 10), dump_before_the_end(1, 10), dump_before_the_end(2, 10)),
             signal.SIGABRT,
         ),  # all are in one call
         (
-            (last_calls_dump(0, 10), last_calls_dump(1, 9), last_calls_dump(2, 10)),
+            (dump_before_the_end(0, 10), dump_before_the_end(1, 9), dump_before_the_end(2, 10)),
             signal.SIGKILL,
         ),  # nobody wrote them for that
         (
-            (last_calls_dump(0, 10), last_calls_dump(1, 9, written_ago_seconds=300.0), last_calls_dump(2, 10)),
+            (
+                dump_before_the_end(0, 10),
+                dump_before_the_end(1, 9, written_ago_seconds=300.0),
+                dump_before_the_end(2, 10),
+            ),
             signal.SIGABRT,
         ),  # of an earlier moment
         (
             (
-                last_calls_dump(0, 10),
-                last_calls_dump(1, 9),
-                last_calls_dump(2, 10),
-                last_calls_dump(0, 9, "1"),
-                last_calls_dump(1, 10, "1"),
-                last_calls_dump(2, 10, "1"),
+                dump_before_the_end(0, 10),
+                dump_before_the_end(1, 9),
+                dump_before_the_end(2, 10),
+                dump_before_the_end(0, 9, "1"),
+                dump_before_the_end(1, 10, "1"),
+                dump_before_the_end(2, 10, "1"),
             ),
             signal.SIGABRT,
         ),  # who waits for whom is not clear
@@ -493,11 +497,11 @@ def test_nobody_is_named_where_the_dumps_do_not_tell_it_clearly(dumps: tuple[Rec
 
 def test_in_groups_of_their_own_ranks_are_compared_as_in_one() -> None:
     """A group in which all are level says nothing against the one in which one is behind."""
-    level = [last_calls_dump(rank, 10, "1") for rank in range(3)]
+    level = [dump_before_the_end(rank, 10, "1") for rank in range(3)]
 
     assert (
         "rank 1 had not come to all_reduce 10"
-        in told(last_calls_dump(0, 10), last_calls_dump(1, 9), last_calls_dump(2, 10), *level).summary
+        in told(dump_before_the_end(0, 10), dump_before_the_end(1, 9), dump_before_the_end(2, 10), *level).summary
     )
 
 
@@ -509,7 +513,7 @@ GROUP_OF_TWO_CALLS = 2
 SECOND_BYTES = 50_000_000
 
 
-def other_groups_judged(
+def judged_in_groups(
     folder: Path, change: Callable[[float, Reading], Reading | None] = lambda _, reading: reading
 ) -> Verdict:
     """The recorded job, with readings changed or left out."""
@@ -524,7 +528,7 @@ def other_groups_judged(
 
 def test_both_calls_and_both_lines_are_named() -> None:
     """One rank has left the epoch, the other reduces its gradients."""
-    verdict = other_groups_judged(OBJECTS)
+    verdict = judged_in_groups(OBJECTS)
 
     assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
     assert "all_gather_object at gather_metrics" in verdict.summary
@@ -541,7 +545,7 @@ def test_a_rank_in_a_call_of_the_same_kind_may_be_in_the_very_call() -> None:
         frames = (structs.replace(one, function=names.get(one.function, one.function)) for one in reading.frames)
         return structs.replace(reading, frames=tuple(frames))
 
-    assert other_groups_judged(OBJECTS, reduces).state == "inconclusive"
+    assert judged_in_groups(OBJECTS, reduces).state == "inconclusive"
 
 
 def test_large_objects_take_their_time() -> None:
@@ -552,12 +556,12 @@ def test_large_objects_take_their_time() -> None:
             return reading
         return structs.replace(reading, received_bytes=int(at * SECOND_BYTES), sent_bytes=int(at * SECOND_BYTES))
 
-    assert other_groups_judged(OBJECTS, travels).state == "inconclusive"
+    assert judged_in_groups(OBJECTS, travels).state == "inconclusive"
 
 
 def test_a_card_that_polls_is_in_the_other_group_that_all_have_called_equally_often() -> None:
     """Both ranks stand at one line; one of them has come to it a step later."""
-    verdict = other_groups_judged(CLOCKS)
+    verdict = judged_in_groups(CLOCKS)
 
     assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
     assert any(one.cause == "stuck_kernel" and "not refuted" in one.refuted_by for one in verdict.alternatives)
@@ -572,7 +576,7 @@ def test_without_another_group_it_may_be_a_kernel_of_its_own() -> None:
         )
         return None if few else reading
 
-    assert other_groups_judged(CLOCKS, alone).state == "inconclusive"
+    assert judged_in_groups(CLOCKS, alone).state == "inconclusive"
 
 
 # Where all ranks use several communicators, calls in another order hang as a network that delivers nothing does.
@@ -746,3 +750,27 @@ def test_ranks_that_spin_for_each_other_never_come_out() -> None:
     verdict = judged(history, LATE)
 
     assert (verdict.state, verdict.cause) == ("hung", "endless_python")
+
+
+def test_what_another_job_sends_is_no_traffic_of_ranks_whose_own_connections_rest() -> None:
+    """Two jobs share the loopback, or a card of the network: ranks that wait for each other are not slow by what the other one sends."""
+    case = RECORDINGS / "exposed_communication/fires/exposed_communication"
+    recording, at = load_case(case), expected_of(case).at
+    pids = {
+        one.reading.pid
+        for one in recording.records
+        if isinstance(one.reading, Process) and one.reading.rank is not None
+    }
+    rests = [
+        Record(
+            at=when,
+            reading=Traffic(pid=pid, connections=2, received_bytes=9, sent_bytes=9, queued_bytes=0, retransmits=0),
+        )
+        for when in (recording.records[0].at, at - 0.1)
+        for pid in pids
+    ]
+
+    both = replace(recording, records=tuple(sorted((*recording.records, *rests), key=lambda one: one.at)))
+
+    assert diagnose(recording, at).cause == "exposed_communication"
+    assert diagnose(both, at).cause != "exposed_communication"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -97,10 +98,10 @@ MERGE = (Frame("merge", TRAIN, 40), Frame("train", TRAIN, 15))
 OTHER = 9003
 
 
-def at_a_file(wait: Wait, *holders: int, text: str = "db.execute(query)") -> Verdict:
+def at_a_file(wait: Wait, *holders: int, text: str = "db.execute(query)", loop_calls: tuple[str, ...] = ()) -> Verdict:
     """Of a training that waits half of the time at a line, while these have a file of it locked."""
     job = Training(card=False)
-    job.add(SourceLine(file=TRAIN, line=40, text=text, calls=(text.partition("(")[0],)))
+    job.add(SourceLine(file=TRAIN, line=40, text=text, calls=(text.partition("(")[0],), loop_calls=loop_calls))
     for turn in range(20):
         job.goes_on(0.5, [(FORWARD, BACKWARD, OPTIMIZER)[turn % 3]], writes=1)
         file = Descriptor(pid=PID, fd=5, kind="file", target="/data/runs.db", inode=7, lock_holders=holders)
@@ -109,10 +110,15 @@ def at_a_file(wait: Wait, *holders: int, text: str = "db.execute(query)") -> Ver
     return job.verdict()
 
 
-@pytest.mark.parametrize("wait", [FLOCK, NAP])
-def test_a_training_thread_that_waits_for_a_lock_on_a_file_is_kept_by_its_holder(wait: Wait) -> None:
-    """In the kernel, or, as sqlite does, in sleeps between two tries: then nothing is written."""
-    verdict = at_a_file(wait, OTHER)
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [(FLOCK, {}), (NAP, {}), (NAP, {"text": "time.sleep(pause)", "loop_calls": ("fcntl.lockf", "time.sleep")})],
+)
+def test_a_training_thread_that_waits_for_a_lock_on_a_file_is_kept_by_its_holder(
+    wait: Wait, said: dict[str, Any]
+) -> None:
+    """In the kernel, or in sleeps between two tries, sqlite's or the program's own: then nothing is written."""
+    verdict = at_a_file(wait, OTHER, **said)
 
     assert (verdict.state, verdict.cause) == ("slow", "contended_lock")
     assert (verdict.culprits[0].frame, str(OTHER) in verdict.summary) == ("merge (train.py:40)", True)

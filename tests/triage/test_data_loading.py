@@ -505,6 +505,27 @@ def test_a_training_thread_that_asks_a_server_for_its_data_is_starved_by_it(
     assert (verdict.state, verdict.cause, verdict.culprits[0].frame) == ("slow", cause, culprit)
 
 
+def _steps(count: int, *each: float) -> Steps:
+    return Steps(pid=PID, tid=PID, count=count, step_ago_seconds=0.1, interval_seconds=each)
+
+
+@pytest.mark.parametrize(("each", "starved"), [(2.0, True), (30.0, False)], ids=["each step", "once"])
+def test_one_long_wait_between_counted_steps_is_no_lack_of_data(each: float, starved: bool) -> None:
+    """A pause that is over, however much of the last seconds it took."""
+    job, count = Training(card=False), 1000
+    for _ in range(round(30.0 / each)):
+        asks(job, each)
+        count += 2
+        job.add(_steps(count, 0.1, each))
+    for _ in range(4):
+        job.goes_on(0.5, [FORWARD, DATA_WAITS_BACKWARD, OPTIMIZER])
+        count += 5
+        job.add(_steps(count, *(0.1,) * 5))
+    verdict = job.verdict()
+
+    assert ("starved_by_network" in {verdict.cause, *(one.cause for one in verdict.findings)}) is starved
+
+
 @pytest.mark.parametrize(("sender", "starved"), [(DATA_WAITS_SERVER, True), (PID + 1, False)], ids=["server", "rank"])
 def test_what_comes_from_another_rank_is_no_data_that_is_asked_for(sender: int, starved: bool) -> None:
     """mpi4py shows no frame of its own: the line of the program receives from a rank, which may be late."""

@@ -27,6 +27,7 @@ from perfwatch_probes.readings import (
 )
 from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
+from tests.sessions import verdict as hung_or_so
 from tests.training import level
 from tests.triage.retold import retold
 
@@ -209,6 +210,24 @@ def test_a_launcher_that_raises_because_it_was_asked_to_end_did_not_crash() -> N
     assert "SIGTERM" in verdict.summary
 
 
+@pytest.mark.parametrize("number", [15, 9])
+def test_a_launcher_that_reports_a_rank_which_a_signal_ended_did_not_crash(number: int) -> None:
+    """torchrun raises ChildFailedError, and ends with 1: the rank is told."""
+    history = History()
+    history.add(0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="torchrun", command=("torchrun",), python=True))
+    history.add(0.0, Process(pid=10, start_ticks=10, parent_pid=1, name="python", command=("python", "train.py"),
+                             python=True, torch_loaded=True, rank=0, world_size=1))  # fmt: skip
+    history.add(
+        8.5, Traceback(pid=1, exception="ChildFailedError", text="torch.distributed.elastic.ChildFailedError: ")
+    )
+    history.add(9.0, ProcessEnded(pid=10, start_ticks=10, signal=number))
+    history.add(9.0, ProcessEnded(pid=1, start_ticks=1, exit_code=1))
+    history.at = 10.0
+    verdict = judge(Case(history, session(root_pids=(1,))))
+
+    assert (verdict.cause, [one.rank for one in verdict.culprits]) == ("killed", [0])
+
+
 def test_ranks_that_were_restarted_and_ended_well_did_not_crash() -> None:
     """torchrun got over the first generation's error, and ended with 0."""
     case = ended(((10, "OSError: gone"), (11, "ConnectionError")), ())
@@ -247,6 +266,25 @@ def test_a_worker_that_was_killed_is_blamed_and_not_the_line_at_which_the_main_p
 
     assert (verdict.state, verdict.cause) == ("gone", "crashed")
     assert [culprit.pid if culprit.worker_pid is None else culprit.worker_pid for culprit in verdict.culprits] == [17]
+
+
+@pytest.mark.parametrize(
+    ("signal", "name"), [(11, "crashed_data_worker"), (9, "dead_data_worker"), (None, "dead_data_worker")]
+)
+def test_the_kernel_says_how_a_worker_ended_of_which_torch_only_lost_a_batch(signal: int | None, name: str) -> None:
+    """The main thread reads what the worker hands over, and its connection breaks before it hears of the worker's end."""
+    history = History()
+    for pid, parent, called in ((10, 1, "python"), (17, 10, "pt_data_worker")):
+        history.add(0.0, Process(pid=pid, start_ticks=pid, parent_pid=parent, name=called, command=("python", "train.py"),
+                                 python=True, torch_loaded=True))  # fmt: skip
+    read = '  File "/lib/torch/utils/data/dataloader.py", line 1291, in _try_get_data\n'
+    words = f"Traceback:\n{read}ConnectionResetError: [Errno 104] Connection reset by peer"
+    history.add(5.0, ProcessEnded(pid=17, start_ticks=17, signal=signal))
+    history.add(5.0, Traceback(pid=10, exception="ConnectionResetError", text=words))
+    history.add(6.0, ProcessEnded(pid=10, start_ticks=10, exit_code=1))
+    history.at = 6.0
+
+    assert judge(Case(history, session(root_pids=(10,)))).sub_cause == name
 
 
 @pytest.mark.parametrize(
@@ -514,6 +552,44 @@ def test_a_program_that_leaves_with_a_bad_code_when_it_is_asked_to_end_has_not_c
     assert ("SIGINT" in verdict.summary) == (cause == "killed")
 
 
+@pytest.mark.parametrize("number", [2, 15, 9, 6])
+@pytest.mark.parametrize(
+    ("told", "says", "retry"),
+    [
+        ([("hung", "stuck_worker")], "why it hung", "yes"),
+        ([("hung", "deadlocked_locks")], "why it hung", "after fixing"),
+        ([("hung", "blocked_child")], "why it hung", None),
+        ([("hung", "stuck_worker"), ("gone", "killed")], "why it hung", "yes"),
+        ([("hung", "stuck_worker"), None], "", ""),
+        ([("hung", "stuck_worker"), ("healthy", "balanced")], "", ""),
+        ([], "", ""),
+    ],
+)
+def test_what_ends_a_run_that_hung_is_advised_about_as_the_hang(
+    number: int, told: list[tuple[str, str] | None], says: str, retry: str | None
+) -> None:
+    """Its user, a scheduler or a watchdog ended it for that: whether it may succeed again is the hang's to say."""
+    history = History()
+    history.add(
+        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "fit.py"), python=True)
+    )
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, signal=number))
+    history.at = 31.0
+    events = tuple(
+        Event(at, "retraction", "moves again") if one is None
+        else Event(at, "verdict", "", hung_or_so(state=one[0], cause=one[1], confidence=0.9))
+        for at, one in enumerate(told)
+    )  # fmt: skip
+    verdict, alone = (judge(Case(history, session(root_pids=(1,)), these)) for these in (events, ()))
+
+    assert (verdict.state, verdict.cause) == ("gone", "killed")
+    if says:
+        assert (verdict.next, verdict.retry) == (("why it hung before that: perfwatch replay",), retry)
+    else:
+        assert (verdict.next, verdict.retry) == (alone.next, alone.retry)
+    assert any("dmesg" in step for step in alone.next) == (number in (9, 6))
+
+
 # Whom the kernel killed for memory is named, and who failed for that beside it.
 
 
@@ -650,7 +726,7 @@ PID = 2653  # of the recorded process
 TRAINED = Stack(pid=PID, tid=PID, frames=(Frame("<module>", "/home/user/train.py", 9),))
 
 
-def past_its_program_judged(*before: Stack, executable: str = "python3.11", script: str = "train.py") -> Verdict:
+def judged_past_its_program(*before: Stack, executable: str = "python3.11", script: str = "train.py") -> Verdict:
     """A recorded exit handler that waits for ever, in a process that was started otherwise and seen in these stacks before."""
     recording, at = load_case(PAST_ITS_PROGRAM_CASE), expected_of(PAST_ITS_PROGRAM_CASE).at
 
@@ -666,8 +742,8 @@ def past_its_program_judged(*before: Stack, executable: str = "python3.11", scri
 
 def test_a_program_that_was_seen_below_its_module_is_past_it() -> None:
     """Who comes when it is over already has only what is missing from the stack: less sure."""
-    assert past_its_program_judged().cause == past_its_program_judged(TRAINED).cause == "hung_at_exit"
-    assert past_its_program_judged().confidence < 0.8 < past_its_program_judged(TRAINED).confidence
+    assert judged_past_its_program().cause == judged_past_its_program(TRAINED).cause == "hung_at_exit"
+    assert judged_past_its_program().confidence < 0.8 < judged_past_its_program(TRAINED).confidence
 
 
 @pytest.mark.parametrize(
@@ -678,7 +754,7 @@ def test_what_is_called_from_c_or_from_frames_that_cannot_be_read_is_not(
     before: tuple[Stack, ...], executable: str, script: str
 ) -> None:
     """A program in C imports a module and calls its function; py-spy leaves out the frames of a file whose name is not UTF-8."""
-    verdict = past_its_program_judged(*before, executable=executable, script=script)
+    verdict = judged_past_its_program(*before, executable=executable, script=script)
 
     assert verdict.cause == "deadlocked_locks"
     assert all(one.cause != "hung_at_exit" for one in verdict.findings)

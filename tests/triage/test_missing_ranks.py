@@ -66,7 +66,7 @@ UNSEEN = ProbeCall(
     duration_seconds=0.0,
     outcome="unavailable",
     reason="3 processes that run the job's program may not be looked into: pid 7, 8, 9 of uid 1002",
-    advice="sudo $(command -v perfwatch) attach 5",
+    advice="sudo perfwatch attach 5",
 )
 
 
@@ -144,7 +144,7 @@ MISSED_AT_A_BARRIER_CASES = RECORDINGS / "dead_worker" / "fires"
 MISSED_AT_A_BARRIER_CASE, MISSED = MISSED_AT_A_BARRIER_CASES / "missed_at_a_barrier", 23866
 
 
-def missed_at_a_barrier_judged(recording: Recording) -> Verdict:
+def judged_at_a_barrier(recording: Recording) -> Verdict:
     """At the moment of the case."""
     return diagnose(recording, expected_of(MISSED_AT_A_BARRIER_CASE).at)
 
@@ -163,7 +163,7 @@ def ended(**how: int | None) -> Recording:
 
 def test_who_is_missed_is_told_with_its_exit_code_and_no_lock_is_spoken_of() -> None:
     """A worker raised; two others wait in ``Barrier.wait``."""
-    verdict = missed_at_a_barrier_judged(load_case(MISSED_AT_A_BARRIER_CASE))
+    verdict = judged_at_a_barrier(load_case(MISSED_AT_A_BARRIER_CASE))
 
     assert (
         "at worker (train.py:41) waits at a barrier for process 23866, which has ended (exited with code 1"
@@ -176,14 +176,14 @@ def test_who_is_missed_is_told_with_its_exit_code_and_no_lock_is_spoken_of() -> 
 
 def test_the_kernels_log_is_asked_where_a_signal_ended_it_or_nobody_knows_what_did() -> None:
     """The OOM killer may have."""
-    assert "killed by SIGKILL" in missed_at_a_barrier_judged(ended(signal=9)).summary
-    assert missed_at_a_barrier_judged(ended(signal=9)).next[0].startswith("dmesg")
-    assert missed_at_a_barrier_judged(ended()).next[0].startswith("dmesg")
+    assert "killed by SIGKILL" in judged_at_a_barrier(ended(signal=9)).summary
+    assert judged_at_a_barrier(ended(signal=9)).next[0].startswith("dmesg")
+    assert judged_at_a_barrier(ended()).next[0].startswith("dmesg")
 
 
 def test_one_that_left_as_it_should_is_missed_all_the_same() -> None:
     """It made fewer rounds than the others."""
-    verdict = missed_at_a_barrier_judged(ended(exit_code=0))
+    verdict = judged_at_a_barrier(ended(exit_code=0))
 
     assert "has ended (exited with code 0" in verdict.summary
     assert verdict.next[0] == "why process 23866 left before the others"
@@ -195,7 +195,7 @@ def test_its_last_words_are_shown_where_the_agent_kept_them() -> None:
     words = Traceback(pid=MISSED, exception="IndexError", text="IndexError: Target 7 is out of bounds.")
     records = (*recording.records, msgspec.structs.replace(recording.records[-1], reading=words))
 
-    evidence = missed_at_a_barrier_judged(replace(recording, records=records)).evidence
+    evidence = judged_at_a_barrier(replace(recording, records=records)).evidence
 
     assert [one.observed for one in evidence if one.witness == "traceback"] == [words.text]
 
@@ -211,7 +211,7 @@ def test_a_condition_between_processes_is_no_lock() -> None:
     )
 
     assert "waits for a condition or an event between processes that is not signalled; process 23866 has ended" in (
-        missed_at_a_barrier_judged(replace(recording, records=records)).summary
+        judged_at_a_barrier(replace(recording, records=records)).summary
     )
 
 
@@ -239,9 +239,7 @@ ASLEEP: Frames = (Frame("poll", TRAIN, 31), MODULE)
 PAST_PATIENCE = 75.0
 
 
-def ended_ranks_ended(
-    code: int | None, number: int | None = None, works: bool = True, seconds: float = 30.0
-) -> History:
+def one_rank_ends(code: int | None, number: int | None = None, works: bool = True, seconds: float = 30.0) -> History:
     """Rank 2 ends, rank 0 waits in a barrier, and rank 1 evaluates or stands."""
     history = job(3)
     until = STOPPED + seconds
@@ -263,13 +261,13 @@ def told(history: History, seconds: float = 30.0) -> Verdict:
 @pytest.mark.parametrize("code", [0, None])
 def test_a_rank_that_is_done_is_not_blamed_while_one_that_lives_evaluates(code: int | None) -> None:
     """It may be in no group that the others wait in; how it ended is not known to everybody."""
-    assert told(ended_ranks_ended(code)).state != "hung"
+    assert told(one_rank_ends(code)).state != "hung"
 
 
 @pytest.mark.parametrize(("code", "number"), [(1, None), (None, signal.SIGKILL)])
 def test_a_rank_that_failed_is_blamed_all_the_same(code: int | None, number: int | None) -> None:
     """Nobody leaves a group so."""
-    verdict = told(ended_ranks_ended(code, number))
+    verdict = told(one_rank_ends(code, number))
 
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
     assert [one.rank for one in verdict.culprits] == [2]
@@ -277,7 +275,7 @@ def test_a_rank_that_failed_is_blamed_all_the_same(code: int | None, number: int
 
 def test_beside_a_rank_that_is_done_the_one_that_stands_is_to_blame() -> None:
     """It lives, and has not come."""
-    verdict = told(ended_ranks_ended(0, works=False, seconds=PAST_PATIENCE), PAST_PATIENCE)
+    verdict = told(one_rank_ends(0, works=False, seconds=PAST_PATIENCE), PAST_PATIENCE)
 
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
     assert [one.rank for one in verdict.culprits] == [1]
@@ -295,7 +293,7 @@ def test_where_all_that_live_wait_it_is_the_one_that_is_gone() -> None:
 
 def test_the_groups_tell_whether_one_that_is_gone_is_waited_for() -> None:
     """NCCL counts rank 1 behind in a group of ranks 0 and 1: a rank that was killed is not what keeps it."""
-    history = ended_ranks_ended(None, signal.SIGKILL, works=False, seconds=PAST_PATIENCE)
+    history = one_rank_ends(None, signal.SIGKILL, works=False, seconds=PAST_PATIENCE)
     members = tuple(
         GroupMember(rank=rank, pid=FIRST + rank, host="a", local=True, launched={"AllReduce": 41 - rank})
         for rank in (0, 1)
@@ -306,15 +304,32 @@ def test_the_groups_tell_whether_one_that_is_gone_is_waited_for() -> None:
     assert [one.rank for one in told(history, PAST_PATIENCE).culprits] == [1]
 
 
-@pytest.mark.parametrize(("zombies", "blamed"), [(1, [1]), (2, [])])
-def test_a_rank_that_was_a_zombie_at_first_sight_is_known_by_elimination(zombies: int, blamed: list[int]) -> None:
-    """Nothing of it can be read any more, not even its number. Of two zombies, which could be other children, it may be neither."""
-    history = job(1)
-    history.add(0.0, process(FIRST, 1, "python train.py", 0, 2))
+@pytest.mark.parametrize(
+    ("zombies", "placed", "later", "blamed"),
+    [
+        (1, {"MASTER_ADDR": "127.0.0.1"}, 0.0, [1]),
+        (1, {"LOCAL_WORLD_SIZE": "2"}, 0.0, [1]),
+        (2, {"MASTER_ADDR": "127.0.0.1"}, 0.0, []),
+        (1, {"MASTER_ADDR": "node-0"}, 0.0, []),
+        (1, {"MASTER_ADDR": "127.0.0.1"}, 60.0, []),
+    ],
+    ids=["loopback", "all_here", "two", "other_hosts", "a_later_child"],
+)
+def test_a_rank_that_was_a_zombie_at_first_sight_is_known_by_elimination(
+    zombies: int, placed: dict[str, str], later: float, blamed: list[int]
+) -> None:
+    """Nothing of it can be read any more, not even its number. Any program leaves zombies: it started with the others, and all are here."""
+    history, hundredths = job(1), 100
+    here = int(placed["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in placed else None
+    rank = process(FIRST, 1, "python train.py", 0, 2)
+    history.add(0.0, msgspec.structs.replace(rank, environment=placed, local_world_size=here))
     stands(history, FIRST, BARRIER, FOR_EVER, STOPPED + 30.0)
+    started = FIRST + int(later * hundredths)
     for pid in range(FIRST + 1, FIRST + 1 + zombies):
-        history.add(STOPPED, Process(pid=pid, start_ticks=FIRST, parent_pid=1, name="python3", command=(), python=True))
-        history.add(STOPPED, ProcessEnded(pid=pid, start_ticks=FIRST, zombie=True, signal=signal.SIGKILL))
+        history.add(
+            STOPPED, Process(pid=pid, start_ticks=started, parent_pid=1, name="python3", command=(), python=True)
+        )
+        history.add(STOPPED, ProcessEnded(pid=pid, start_ticks=started, zombie=True, signal=signal.SIGKILL))
 
     assert [one.rank for one in told(history).culprits] == blamed
 
@@ -412,7 +427,7 @@ def followed(above: str, life_seconds: float, *, code: int | None, pids: tuple[i
     return history
 
 
-def restarts_judged(history: History, trains_seconds: float = 0.0) -> Verdict:
+def judged_with_restarts(history: History, trains_seconds: float = 0.0) -> Verdict:
     """The verdict after the newest process has trained for so long."""
     if trains_seconds:
         runs(history, NEWEST, STEP, NOW, NOW + trains_seconds)
@@ -434,7 +449,7 @@ def test_only_what_follows_on_short_failures_is_a_restart(
     above: str, life_seconds: float, code: int | None, restarted: bool
 ) -> None:
     """A process that ended well is not restarted, whatever comes next."""
-    verdict = restarts_judged(followed(above, life_seconds, code=code))
+    verdict = judged_with_restarts(followed(above, life_seconds, code=code))
 
     assert ((verdict.state, verdict.cause) == ("slow", "restart_loop")) is restarted
     assert ("3 processes of rank 0 in 41 s" in verdict.summary) is restarted
@@ -454,7 +469,7 @@ def test_a_restarted_process_is_healthy_once_it_has_outlived_those_before_it(
     pids: tuple[int, ...], life_seconds: float, trains_seconds: float, state: str
 ) -> None:
     """Whatever it does meanwhile: it trains in each of these cases."""
-    verdict = restarts_judged(followed(TORCHRUN, life_seconds, code=1, pids=pids), trains_seconds)
+    verdict = judged_with_restarts(followed(TORCHRUN, life_seconds, code=1, pids=pids), trains_seconds)
 
     assert verdict.state == state
     assert ("restart_loop" in {verdict.cause, *(one.cause for one in verdict.findings)}) is (trains_seconds < 60.0)

@@ -105,6 +105,44 @@ EVENT_LOOP: Frames = (
 )
 
 
+FETCHES: Frames = (
+    Frame("readinto", LIB + "socket.py", 706),
+    Frame("read", LIB + "http/client.py", 466),
+    Frame("next_chunk", TRAIN, 9),
+    MODULE,
+)
+REDUCES: Frames = (
+    Frame("all_reduce", TORCH + "distributed/distributed_c10d.py", 2800),
+    Frame("step", TRAIN, 14),
+    MODULE,
+)
+
+
+@pytest.mark.parametrize(("comes_back", "cause"), [(True, "straggling_rank"), (False, "downloading")])
+def test_what_a_rank_fetches_for_each_step_is_no_download(comes_back: bool, cause: str) -> None:
+    """The other rank is woken in its collective again and again; or it waits there all the while for a file that comes."""
+    history, until = job(2, trained=False), 60.0
+    runs(
+        history,
+        FIRST + 1,
+        (FETCHES,),
+        20.0,
+        until,
+        share=0.02,
+        wait=Wait(call="recvfrom", number=45, kind="recv", fd=5),
+    )
+    if comes_back:
+        runs(history, FIRST, (REDUCES,), 20.0, until, share=0.02, wait=FOR_EVER)
+    else:
+        stands(history, FIRST, REDUCES, FOR_EVER, until, 20.0)
+    for at in looks(20.0, until):
+        socket = Socket(family="tcp", state="ESTABLISHED", peer="52.0.0.1:80", received_bytes=int(at * 1e5),
+                        received_ago_seconds=0.1)  # fmt: skip
+        history.add(at, Descriptor(pid=FIRST + 1, fd=5, kind="socket", target="socket:[5]", inode=5, socket=socket))
+
+    assert judged(history, until).cause == cause
+
+
 @pytest.mark.parametrize(
     ("arrives_on", "cause"), [(5, "downloading"), (6, "downloading"), (7, None), (None, None)], ids=str
 )
@@ -126,6 +164,38 @@ def test_an_event_loop_waits_on_whatever_it_watches(arrives_on: int | None, caus
             )
 
     assert judged(history, until).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("left", "waited", "state"),
+    [(1.1, 50.0, "inconclusive"), (1.1, 62.0, "hung"), (4.4, 62.0, "hung"), (200.0, 62.0, "inconclusive")],
+)
+def test_a_timer_of_an_event_loop_that_has_fired_for_the_hang_timeout_is_no_promise(
+    left: float, waited: float, state: str
+) -> None:
+    """A coroutine logs every two seconds, and the one that trains awaits a task that has died. One long sleep is given its time."""
+    history, began, until = job(1, trained=False), 20.0, 100.0
+    waits = Wait(call="epoll_wait", number=232, kind="poll", fd=3, remaining_seconds=left)
+    if left < waited:
+        rate = 0.5  # a line to the log each time
+        runs(
+            history,
+            FIRST,
+            (EVENT_LOOP,),
+            began,
+            until,
+            share=0.0005,
+            wait=waits,
+            switches_per_second=rate,
+            calls_per_second=rate,
+        )
+    else:
+        stands(history, FIRST, EVENT_LOOP, waits, until, began)
+    uses(history, FIRST, 0.0005, 0.0, until, began)
+    for at in looks(began, until):
+        history.add(at, Descriptor(pid=FIRST, fd=3, kind="epoll", target="anon_inode:[eventpoll]", watched=()))
+
+    assert judged(history, began + waited).state == state
 
 
 STARTS: Frames = (Frame("wait", LIB + "subprocess.py", 1264), Frame("main", TRAIN, 12), MODULE)

@@ -79,7 +79,10 @@ def test_that_ranks_compute_is_no_verdict_where_they_are_in_an_exchange() -> Non
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (SENDS, "every rank sends and none receives: comm.Ssend(g, dest=1) at sync (train.py:33)"),
+        (
+            SENDS,
+            "every rank sends and none receives: ranks 0, 1, 2, 3 are in comm.Ssend(g, dest=1) at sync (train.py:33)",
+        ),
         (RECEIVES, "every rank waits to receive and none sends"),
     ],
 )
@@ -102,7 +105,10 @@ def test_ranks_in_different_exchanges_wait_for_each_other() -> None:
     verdict = judged(history, UNTIL)
 
     assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
-    assert "rank 0 is in comm.Recv(g, source=0) at sync (train.py:34); rank 1 is in comm.Allreduce" in verdict.summary
+    assert (
+        "rank 0 is in comm.Recv(g, source=0) at sync (train.py:34); ranks 1, 2, 3 are in comm.Allreduce"
+        in verdict.summary
+    )
 
 
 def test_after_a_rank_has_ended_nobody_is_said_to_compute_in_an_exchange() -> None:

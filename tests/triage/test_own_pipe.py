@@ -82,6 +82,24 @@ def test_a_child_that_is_gone_is_to_blame_where_no_thread_works() -> None:
     assert (verdict.state, verdict.cause) == ("hung", "dead_worker")
 
 
+@pytest.mark.parametrize(("signal", "cause"), [(6, "dead_worker"), (0, "deadlocked_locks")])
+def test_siblings_that_inherited_a_pipe_are_not_to_blame_for_one_that_died(signal: int, cause: str) -> None:
+    """All queues were there before the forks; the living one waits for its next order. One that ended well leaves nobody waiting."""
+    history, dead = reader(writers=(CHILD,)), CHILD + 1
+    for child in (CHILD, dead):
+        history.add(0.0, process(child, FIRST, "python train.py"))
+    history.add(STOPPED, ProcessEnded(pid=dead, start_ticks=dead, signal=signal, exit_code=0))
+    stands(history, CHILD, (Frame("simulate", TRAIN, 60), MODULE), READS, UNTIL)
+    for at in looks(STOPPED, UNTIL):
+        history.add(at, Descriptor(pid=CHILD, fd=3, kind="pipe", target="pipe:[8]", access="r", inode=8,
+                                   readers=(CHILD,), writers=(FIRST,)))  # fmt: skip
+
+    verdict = verdict_of(history, 8.0)
+
+    assert (verdict.state, verdict.cause) == ("hung", cause)
+    assert (verdict.culprits[0].worker_pid == dead) is (cause == "dead_worker")
+
+
 @pytest.mark.parametrize(("share", "cause"), [(0.9, None), (0.05, "stuck_worker")])
 def test_a_thread_that_computes_is_asked_before_processes_that_stand(share: float, cause: str | None) -> None:
     """They may have inherited the write end only; a thread that does next to nothing fills no queue."""

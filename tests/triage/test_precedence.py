@@ -1,7 +1,8 @@
 """Which of several findings is the verdict, and how sure it is."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -40,6 +41,7 @@ from tests.triage.retold import retold
 # Which of several findings is the verdict: every rank is looked at, the sure come before the doubtful, and costs decide.
 
 
+T = TypeVar("T")
 TRAIN, THREADS = "/app/train.py", "/usr/lib/python3.11/threading.py"
 MODULE = Frame("<module>", TRAIN, 50)
 NAP = (Frame("watch", TRAIN, 70), MODULE)
@@ -53,9 +55,9 @@ STEPS = [FORWARD, BACKWARD, OPTIMIZER]
 NOTED = "low"  # a finding beside the verdict
 
 
-def two_ranks() -> History:
+def two_ranks(history: History | None = None) -> History:
     """Of one torchrun, on one host."""
-    history = History()
+    history = History() if history is None else history
     for rank in (0, 1):
         history.add(0.0, Process(pid=200 + rank, start_ticks=9, parent_pid=1, name="python", command=("python", "train.py"),
                                  python=True, torch_loaded=True, rank=rank, world_size=2))  # fmt: skip
@@ -137,6 +139,28 @@ def test_of_two_sure_deadlocks_that_of_the_first_rank_is_reported() -> None:
     deadlocked(history, 201)
 
     assert {culprit.rank for culprit in judged(history).culprits} == {0}
+
+
+class WithoutGraph(History):
+    """Readings of which no wait graph can be made."""
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Fails for the graph alone."""
+        if key == ("wait graph",):
+            raise KeyError("a task that no claim knows")
+        return super().once(key, make)
+
+
+def test_an_error_in_the_wait_graph_leaves_a_verdict_that_says_so() -> None:
+    """Rules that ask the graph fail one by one, and so does what is said of a job without a cause."""
+    history = two_ranks(WithoutGraph())
+    deadlocked(history, 200)
+    deadlocked(history, 201)
+
+    verdict = judged(history)
+
+    assert (verdict.state, verdict.coverage.ranks_seen) == ("inconclusive", 2)
+    assert {"wait graph", "rule deadlocked_locks"} <= {one.witness for one in verdict.missing}
 
 
 def throttled(periods_share: float, seconds_per_second: float, *, delayed: float) -> Verdict:

@@ -372,7 +372,7 @@ FIRES = RECORDINGS / "straggling_rank" / "fires"
 COLLECTS = RECORDINGS / "garbage_collection" / "fires" / "collects_in_each_step"
 
 
-def lateness_judged(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
+def judged_late(name: str, records: tuple[Record, ...] | None = None) -> Verdict:
     """A recorded case, possibly with other readings."""
     recording = load_case(FIRES / name)
     at = expected_of(FIRES / name).at
@@ -382,7 +382,7 @@ def lateness_judged(name: str, records: tuple[Record, ...] | None = None) -> Ver
 
 def test_its_own_line_is_named_where_nothing_else_holds_it_back() -> None:
     """It prepares its batches slowly."""
-    verdict = lateness_judged("straggling_rank-nccl")
+    verdict = judged_late("straggling_rank-nccl")
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "user_code")
     assert verdict.culprits[0].rank == 1
@@ -391,7 +391,7 @@ def test_its_own_line_is_named_where_nothing_else_holds_it_back() -> None:
 
 def test_its_loader_is_named_with_the_worker_and_its_line() -> None:
     """The rank only waits; its worker decodes."""
-    verdict = lateness_judged("straggling_rank-loader")
+    verdict = judged_late("straggling_rank-loader")
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "data")
     assert verdict.culprits[0].worker_pid is not None
@@ -400,7 +400,7 @@ def test_its_loader_is_named_with_the_worker_and_its_line() -> None:
 
 def test_a_card_that_is_held_down_by_heat_is_named() -> None:
     """Simulated: the card on which the late rank computes says so, and its clock is below that of the others."""
-    verdict = lateness_judged("simulated-longer_batches_by_its_card-throttled_card")
+    verdict = judged_late("simulated-longer_batches_by_its_card-throttled_card")
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
     assert [(one.rank, one.gpu) for one in verdict.culprits] == [(1, 1)]
@@ -409,7 +409,7 @@ def test_a_card_that_is_held_down_by_heat_is_named() -> None:
 
 def test_a_hot_card_that_has_nothing_to_do_holds_nobody_back() -> None:
     """Simulated: the same of a rank that prepares its batches slowly, while its card idles."""
-    verdict = lateness_judged("simulated-straggling_rank-nccl-throttled_card_that_idles")
+    verdict = judged_late("simulated-straggling_rank-nccl-throttled_card_that_idles")
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "user_code")
     assert (verdict.culprits[0].frame or "").startswith("prepare_batch")
@@ -419,7 +419,7 @@ def test_a_hot_card_that_has_nothing_to_do_holds_nobody_back() -> None:
 @pytest.mark.parametrize("case", ["straggling_rank", "straggling_rank_sleep"])
 def test_a_rank_that_is_kept_from_its_cpus_is_told_so(case: str) -> None:
     """Simulated: whenever it wants to run it waits as long again, and the others do not."""
-    late = lateness_judged(case).culprits[0].pid
+    late = judged_late(case).culprits[0].pid
 
     def crowded(record: Record) -> Record:
         thread = record.reading
@@ -428,7 +428,7 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so(case: str) -> None:
         delay = thread.run_seconds if thread.pid == late else 0.0
         return structs.replace(record, reading=structs.replace(thread, run_delay_seconds=delay))
 
-    verdict = lateness_judged(case, tuple(map(crowded, load_case(FIRES / case).records)))
+    verdict = judged_late(case, tuple(map(crowded, load_case(FIRES / case).records)))
 
     assert (verdict.cause, verdict.owner) == ("straggling_rank", "node")
     assert "waits for a CPU 50%" in verdict.summary
@@ -436,10 +436,40 @@ def test_a_rank_that_is_kept_from_its_cpus_is_told_so(case: str) -> None:
     assert (verdict.culprits[0].frame or "").startswith(("prepare_batch", "fetch_features"))
 
 
+REDUCES: Frames = (
+    Frame("all_reduce", TORCH + "distributed/distributed_c10d.py", 2800),
+    Frame("step", TRAIN, 14),
+    MODULE,
+)
+
+
+@pytest.mark.parametrize(
+    ("shares", "delays", "told"),
+    [
+        ((0.12, 0.15), (0.57, 0.83), False),  # measured: thirty others wanted the same two CPUs
+        ((0.12, 0.15), (0.0, 0.0), True),
+        ((0.05, 0.15), (0.57, 0.83), True),  # it has more to do
+        ((0.05, 0.05), (0.57, 0.1), True),  # it sleeps between
+    ],
+)
+def test_of_ranks_that_all_wait_for_a_cpu_chance_makes_one_the_last(
+    shares: tuple[float, float], delays: tuple[float, float], told: bool
+) -> None:
+    """The second of two is never seen to wait for the first, which waits a third of the time."""
+    history, until = job(2, trained=False), 60.0
+    steps = (STEP[0], STEP[2])
+    waits = ((*steps, REDUCES), steps)
+    for rank, (turns, share, delay) in enumerate(zip(waits, shares, delays, strict=True)):
+        runs(history, FIRST + rank, turns, 20.0, until, share=share, delay_share=delay)
+    verdict = judged(history, until)
+
+    assert (confidence_in(verdict, "straggling_rank") > 0) is told
+
+
 @pytest.mark.parametrize("case", ["other_rank_hardly_seen", "other_rank_waits_for_it"])
 def test_a_rank_that_starves_is_no_sure_verdict_while_the_other_may_wait_for_it(case: str) -> None:
     """Four samples of rank 0, or all of them in a collective: then the name of the fault is another, and more looks will tell."""
-    verdict = lateness_judged(f"../../starved_by_transforms/fires/{case}")
+    verdict = judged_late(f"../../starved_by_transforms/fires/{case}")
 
     assert (verdict.cause, verdict.culprits[0].rank) == ("starved_by_transforms", 1)
     assert verdict.confidence < CONFIDENT
@@ -458,7 +488,7 @@ def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, la
     recording, at = load_case(FIRES / "straggling_rank"), expected_of(FIRES / "straggling_rank").at
     history = History(recording.until(at).records, at)
     ranks = Case(history, recording.session, recording.events).ranks
-    late = lateness_judged("straggling_rank").culprits[0].pid
+    late = judged_late("straggling_rank").culprits[0].pid
     for number, rank in enumerate(ranks):
         uuid = f"GPU-{number}"
         for reading in (h200(uuid, number), bound(rank.pid, uuid)):
@@ -474,7 +504,7 @@ def test_ranks_whose_cards_do_the_same_are_all_in_time(its: str, others: str, la
 def test_a_rank_that_has_just_begun_is_not_late(share: float, late: bool) -> None:
     """The others wait for it once, while it imports its modules: in a fifth of its samples, that is, and not in a twentieth."""
     recording = load_case(FIRES / "straggling_rank-masked")
-    its = lateness_judged("straggling_rank-masked").culprits[0].pid
+    its = judged_late("straggling_rank-masked").culprits[0].pid
     imports = (Frame("_handle_fromlist", "<frozen importlib._bootstrap>", 1415), Frame("main", LATENESS_TRAIN, 3))
     stacks = [one.reading for one in recording.records if isinstance(one.reading, Stack)]
     left = share * sum(stack.samples for stack in stacks if (stack.pid, stack.tid) == (its, its))
@@ -486,7 +516,7 @@ def test_a_rank_that_has_just_begun_is_not_late(share: float, late: bool) -> Non
             record = structs.replace(record, reading=structs.replace(stack, frames=imports))
         records.append(record)
 
-    assert (lateness_judged("straggling_rank-masked", tuple(records)).cause == "straggling_rank") is late
+    assert (judged_late("straggling_rank-masked", tuple(records)).cause == "straggling_rank") is late
 
 
 def as_rank(reading: Reading, rank: int) -> Reading:

@@ -418,6 +418,14 @@ def test_a_training_with_an_inference_engine_below_it_is_the_rank(
     assert above_an_engine(BACKWARD, LOADS, engine=engine, engines=engines, steps=7) == [DRIVER]
 
 
+def test_what_a_training_leaves_behind_does_not_become_the_rank_by_its_end() -> None:
+    """A child in a process group outlives it, at which nothing is waited for any more."""
+    end = (20.0, ProcessEnded(pid=DRIVER, start_ticks=DRIVER, exit_code=1))
+    both = (*seen(DRIVER, 1, BACKWARD, LOADS, steps=7), *seen(FIRST, DRIVER, LOADS, grouped=True))
+
+    assert (pids(*both), pids(*both, end)) == ([DRIVER], [])
+
+
 def test_a_training_in_a_group_of_its_own_is_alone_there_once_its_engine_has_asked_for_work() -> None:
     """A process that was never seen to ask may be its second rank, which hangs before its first step."""
     assert above_an_engine(BACKWARD, REDUCES, engine=(NEXT_REQUEST, GENERATES), steps=7) == [DRIVER]

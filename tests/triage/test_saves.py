@@ -7,8 +7,7 @@ import pytest
 from perfwatch.triage.case import Case
 from perfwatch.triage.rules.steps import regressed
 from perfwatch.triage.rules.writes import checkpointing, slow_checkpoint
-from perfwatch.triage.shares.thresholds import HIGH
-from perfwatch.verdict import Finding, Outcome
+from perfwatch.verdict import Finding, Level, Outcome
 from perfwatch_probes.readings import FileGrowth, Frame, Wait
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TORCH, TRAIN, Training
 
@@ -116,4 +115,4 @@ def test_what_a_program_packs_itself_is_a_save_by_its_name(name: str) -> None:
     told = found(job)
 
     assert told is not None
-    assert told.confidence == HIGH
+    assert told.confidence == Level.HIGH

@@ -389,7 +389,7 @@ LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 SECONDS = 120
 
 
-def event_loops_judged(
+def judged_in_a_loop(
     frames: Sequence[Frame],
     wait: Wait = AT_REST,
     other: Sequence[Frame] = (),
@@ -428,7 +428,7 @@ def event_loops_judged(
 @pytest.mark.parametrize("other", [(), HEARTBEAT])
 def test_a_server_without_visitors_is_not_hung(other: Sequence[Frame]) -> None:
     """Nor is a kernel between two cells; what is seen is said."""
-    verdict = event_loops_judged(EVENT_LOOPS_SERVER, other=other)
+    verdict = judged_in_a_loop(EVENT_LOOPS_SERVER, other=other)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
     assert "event loop of uvicorn: it is at rest, and nothing is asked of it" in verdict.summary
@@ -436,7 +436,7 @@ def test_a_server_without_visitors_is_not_hung(other: Sequence[Frame]) -> None:
 
 def test_a_server_that_is_installed_rests_as_well() -> None:
     """It is the program itself, and its visitors are as few as those of a library's."""
-    verdict = event_loops_judged(INSTALLED)
+    verdict = judged_in_a_loop(INSTALLED)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
     assert "event loop of oracle: it is at rest" in verdict.summary
@@ -445,12 +445,12 @@ def test_a_server_that_is_installed_rests_as_well() -> None:
 @pytest.mark.parametrize("frames", [EVENT_LOOPS_OWN, ANYIO])
 def test_a_loop_that_the_program_runs_itself_is_looked_at_as_before(frames: Sequence[Frame]) -> None:
     """Its coroutine waits for something; a library that only runs it keeps no visitors."""
-    assert event_loops_judged(frames).summary.count("at rest") == 0
+    assert judged_in_a_loop(frames).summary.count("at rest") == 0
 
 
 def test_a_training_that_waits_in_the_loop_of_a_library_which_it_called_is_hung() -> None:
     """A library asks a judge of its answers for it, who is silent; nobody is there to visit it."""
-    verdict = event_loops_judged(JUDGES, before=TRAINS, on=CALLS)
+    verdict = judged_in_a_loop(JUDGES, before=TRAINS, on=CALLS)
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_network")
 
@@ -463,7 +463,7 @@ def test_who_trains_inside_of_the_loop_or_listens_after_training_is_at_rest(
     frames: Sequence[Frame], before: Sequence[Frame], on: int
 ) -> None:
     """A model that is served when it is trained; a cell of a notebook, a job from a broker; and one that has never trained."""
-    verdict = event_loops_judged(frames, before=before, on=on)
+    verdict = judged_in_a_loop(frames, before=before, on=on)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
     assert "it is at rest" in verdict.summary
@@ -471,7 +471,7 @@ def test_who_trains_inside_of_the_loop_or_listens_after_training_is_at_rest(
 
 def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed() -> None:
     """A request that trains in a thread may hang there."""
-    verdict = event_loops_judged(EVENT_LOOPS_SERVER, other=TRAINER)
+    verdict = judged_in_a_loop(EVENT_LOOPS_SERVER, other=TRAINER)
 
     assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
     assert verdict.culprits[0].tid == OTHER
@@ -480,7 +480,7 @@ def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed(
 @pytest.mark.parametrize(("steps", "state"), [(0, "inconclusive"), (300, "hung")])
 def test_who_listens_and_has_never_trained_may_be_a_server(steps: int, state: str) -> None:
     """After steps, nobody who connects is missed."""
-    verdict = event_loops_judged(EVENT_LOOPS_ACCEPTS, ACCEPTING, steps=steps)
+    verdict = judged_in_a_loop(EVENT_LOOPS_ACCEPTS, ACCEPTING, steps=steps)
 
     assert verdict.state == state
     assert "blocked_network" in (verdict.cause, verdict.suspect and verdict.suspect.cause)
@@ -489,7 +489,7 @@ def test_who_listens_and_has_never_trained_may_be_a_server(steps: int, state: st
 
 def test_a_socket_that_is_called_as_a_command_is_no_command() -> None:
     """What is to be typed may be pasted into a root shell."""
-    verdict = event_loops_judged(EVENT_LOOPS_ACCEPTS, ACCEPTING, steps=300, listens=ON_A_FILE)
+    verdict = judged_in_a_loop(EVENT_LOOPS_ACCEPTS, ACCEPTING, steps=300, listens=ON_A_FILE)
 
     assert verdict.next[0] == "ss -xlp | grep -F '/tmp/a b;reboot'"
 

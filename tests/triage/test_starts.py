@@ -98,15 +98,15 @@ def test_the_import_of_the_compiler_is_no_compilation(importing: bool, cause: st
     assert (verdict.state, verdict.cause) == ("busy", cause)
 
 
-@pytest.mark.parametrize(("taken_at", "tells"), [(6.0, False), (14.0, True)])
-def test_a_native_profile_of_the_imports_says_nothing_of_training(taken_at: float, tells: bool) -> None:
-    """They collect garbage for a quarter of their time; the first step ended at 10 s."""
+@pytest.mark.parametrize(("taken_at", "samples", "tells"), [(6.0, 199, False), (14.0, 199, True), (14.0, 14, False)])
+def test_a_native_profile_tells_of_training_and_of_all_its_time(taken_at: float, samples: int, tells: bool) -> None:
+    """Imports collect garbage for a quarter of their time; the first step ended at 10 s. A thread that sleeps has few samples."""
     job = Training(card=False).goes_on(26, [FORWARD, BACKWARD, OPTIMIZER])
     for at, count in ((10.0, 1), (18.0, 17), (26.0, 33)):
         intervals = (0.5,) * min(16, count - 1)
         job.history.add(at, Steps(pid=PID, tid=PID, count=count, step_ago_seconds=0.1, interval_seconds=intervals))
     shares = {"gc_collect_main": 0.25, "at::add": 0.7}
-    job.history.add(taken_at, NativeProfile(pid=PID, tid=PID, shares=shares, samples=100))
+    job.history.add(taken_at, NativeProfile(pid=PID, tid=PID, shares=shares, samples=samples))
 
     assert (job.verdict().cause == "garbage_collection") is tells
 

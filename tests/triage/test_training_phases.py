@@ -144,6 +144,17 @@ def test_gradients_that_are_cleared_and_not_made_are_no_sure_evaluation(
     assert (verdict.state, verdict.cause, verdict.confidence) == expected
 
 
+@pytest.mark.parametrize(("block", "told"), [("", True), ("torch.no_grad()", False), ("context", False)])
+def test_a_block_without_gradients_beside_the_passes_says_nothing_of_them(block: str, told: bool) -> None:
+    """Loops that train average their weights in one. One around the passes does, or may if it has only a name."""
+    job = Training(card=False)
+    calls, within = (*LOOP, "torch.isfinite", "torch.no_grad", "average.lerp_"), (block,) if block else ()
+    for line in (12, 16, 17, 18):
+        job.add(SourceLine(file=TRAIN, line=line, text="", loop_calls=calls, loops=("for",), within=within))
+
+    assert (confidence_in(job.goes_on(20.0, [*MODEL, *OTHER]).verdict(), "skipping_steps") > 0) is told
+
+
 @pytest.mark.parametrize(
     ("callers", "block", "told"),
     [

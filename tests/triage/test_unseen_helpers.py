@@ -9,7 +9,7 @@ import pytest
 
 from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.diagnose import diagnose
-from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Reading, Thread, Wait
+from perfwatch_probes.readings import Descriptor, Frame, Process, ProcessUsage, Reading, SourceLine, Thread, Wait
 from tests.recorded import RECORDINGS, load_case
 from tests.triage.rank_looks import FIRST, LIB, MODULE, STOPPED, TRAIN, Frames, job, judged, looks, runs, stands
 from tests.triage.retold import retold, same
@@ -70,6 +70,22 @@ def test_native_code_that_listens_may_bring_what_a_queue_lacks(name: str, wait: 
     assert (retold(QUEUE, same, thread).state == "hung") is hung
 
 
+TAKES: Frames = (Frame("acquire", f"{LIB}site-packages/tqdm/std.py", 102), Frame("emit", TRAIN, 30), MODULE)
+MONITOR: Frames = (TAKES[0], Frame("run", f"{LIB}site-packages/tqdm/_monitor.py", 84), ROOT[1])
+
+
+@pytest.mark.parametrize(("unlinked", "state"), [(True, "hung"), (False, "inconclusive")])
+def test_a_lock_between_processes_without_a_name_is_shared_with_forks_only(unlinked: bool, state: str) -> None:
+    """There are none: its own threads could release it, of which one serves the library and waits for the very lock."""
+    history, until = job(1), STOPPED + 20.0
+    lock = msgspec.structs.replace(PARKED, shared=True, futex_unlinked=unlinked)
+    stands(history, FIRST, TAKES, lock, until)
+    stands(history, FIRST, MONITOR, lock, until, tid=FIRST + 1)
+    history.add(until, SourceLine(file=TAKES[0].file, line=102, text="lock.acquire()", calls=("lock.acquire",)))
+
+    assert judged(history, STOPPED + 12.0).state == state
+
+
 @pytest.mark.parametrize(("left", "hung"), [((0.009, 0.002), True), ((0.08, 0.002), False)])
 def test_the_thread_that_moves_gloos_bytes_brings_nothing_into_a_queue(left: tuple[float, float], hung: bool) -> None:
     """It waits 10 ms at a time at each look; another one that listens may have as little left at one."""
@@ -110,7 +126,7 @@ def test_an_event_loop_that_watches_nothing_of_the_kernels_has_nobody_to_wake_it
 
     def changed(reading: Reading) -> Reading:
         watched = isinstance(reading, Descriptor) and "inotify" in reading.target
-        return msgspec.structs.replace(reading, target="anon_inode:[io_uring]") if watched else reading
+        return msgspec.structs.replace(reading, target="/dev/null", kind="file") if watched else reading
 
     assert retold(WATCHED).state == "inconclusive"
     assert retold(WATCHED, changed).cause == "deadlocked_locks"

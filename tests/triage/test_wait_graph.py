@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfwatch.triage.graph.model import (
+    NOT_SILENT,
     Basis,
     Fate,
     Key,
@@ -16,11 +17,14 @@ from perfwatch.triage.graph.model import (
     Prospect,
     Resource,
     Role,
+    Silence,
+    Source,
     Task,
     WaitGraph,
+    along,
+    at_least,
     seen_through,
 )
-from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 
 SETTLED, OPEN, DUE, LIVE = Prospect.SETTLED, Prospect.OPEN, Prospect.DUE, Prospect.LIVE
 WORKS = Fate(LIVE, works=1.0, why="it runs")

@@ -128,7 +128,7 @@ def test_beside_a_heartbeat_the_thread_that_stopped_in_its_work_is_named_first()
     """The trainer waits for a buffer, the producer for the semaphore that the trainer forgot to release."""
     verdict = judged("deadlocked_locks/fires/semaphore_never_released")
 
-    assert "thread producer at put (molecules.py:19) waits for a semaphore as well" in verdict.summary
+    assert "so is thread producer at put (molecules.py:19) on a semaphore" in verdict.summary
     assert [one.thread for one in verdict.culprits] == ["producer", "MainThread"]
 
 
@@ -432,7 +432,7 @@ TRAINER, SLEEPER, IDLE = 28159, 28335, 28336
 LOCK = Wait(call="futex", number=202, kind="futex", forever=True)
 
 
-def without_stacks_judged(patience: float = 60.0, advice: str | None = None, **waits: Wait) -> Verdict:
+def judged_without_stacks(patience: float = 60.0, advice: str | None = None, **waits: Wait) -> Verdict:
     """The recorded worker that sleeps for days, with other waits (by ``p`` and pid), patience, or advice on what py-spy lacks."""
     recording, at = load_case(CASE), expected_of(CASE).at
 
@@ -450,7 +450,7 @@ def without_stacks_judged(patience: float = 60.0, advice: str | None = None, **w
 
 def test_the_kernel_alone_names_the_worker_that_sleeps_for_days() -> None:
     """Less surely than with its stack."""
-    verdict = without_stacks_judged()
+    verdict = judged_without_stacks()
 
     assert (verdict.state, verdict.cause) == ("hung", "stuck_worker")
     assert verdict.confidence == 0.65
@@ -459,7 +459,7 @@ def test_the_kernel_alone_names_the_worker_that_sleeps_for_days() -> None:
 
 def test_until_the_patience_is_over_it_is_a_suspicion_with_a_countdown() -> None:
     """A sleep that outlasts even a long patience."""
-    verdict = without_stacks_judged(patience=3600.0)
+    verdict = judged_without_stacks(patience=3600.0)
 
     assert (verdict.state, verdict.cause) == ("inconclusive", None)
     assert verdict.suspect is not None
@@ -469,7 +469,7 @@ def test_until_the_patience_is_over_it_is_a_suspicion_with_a_countdown() -> None
 
 def test_a_loaders_worker_never_waits_for_a_lock_for_so_long() -> None:
     """It is idle in a poll of its queue that times out again and again."""
-    assert without_stacks_judged(p28335=LOCK).cause == "stuck_worker"
+    assert judged_without_stacks(p28335=LOCK).cause == "stuck_worker"
 
 
 @pytest.mark.parametrize("left", [2.0, 30.0])
@@ -477,7 +477,7 @@ def test_a_worker_that_wakes_soon_is_not_hung(left: float) -> None:
     """The kernel knows until when it sleeps. A long sleep is reported as work that the training thread waits for."""
     nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=left)
 
-    verdict = without_stacks_judged(p28335=nap)
+    verdict = judged_without_stacks(p28335=nap)
 
     assert verdict.state == ("busy" if left > 10.0 else "inconclusive")
 
@@ -492,7 +492,7 @@ def test_workers_that_are_all_idle_are_not_to_blame() -> None:
     assert idle is not None
     nap = Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=4.0)
 
-    assert without_stacks_judged(p28335=idle, p28159=nap).cause is None
+    assert judged_without_stacks(p28335=idle, p28159=nap).cause is None
 
 
 @pytest.mark.parametrize(
@@ -500,6 +500,6 @@ def test_workers_that_are_all_idle_are_not_to_blame() -> None:
 )
 def test_what_would_let_it_read_stacks_is_advised_in_place_of_a_dump(advice: str, first: str) -> None:
     """``perfwatch capture stacks`` would fail there as well."""
-    verdict = without_stacks_judged(advice=advice)
+    verdict = judged_without_stacks(advice=advice)
 
     assert verdict.next == ("set DataLoader(timeout=...) to turn this hang into an error", first)

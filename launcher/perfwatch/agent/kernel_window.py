@@ -5,9 +5,9 @@ A window opens and closes between two steps, when a door (``kernels-PID``) has a
 
 - ``by_range`` (``run --arm ncu``): ncu is there since the job began, and measures between cudaProfilerStart and -Stop.
 - ``by_library`` (``run --arm ncu-attach``): ncu's library is loaded before CUDA starts and sleeps until nvInjBeginProfiling;
-  then ncu attaches, and leaves at nvInjEndProfiling. The door holds the number of steps, and whoever made it holds a lock on
+  then ncu attaches, and leaves at nvInjEndProfiling. The door holds the number of steps, and its maker holds a lock on
   it: a thread that lives no longer than the window ends it when the door or its holder is gone, or after 150 s, so that the
-  program is never kept for somebody who died. ``kernels-open-PID`` has the library's answer, or why it could not be loaded.
+  program is never kept for a process that died. ``kernels-open-PID`` has the library's answer, or why it could not be loaded.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def by_library(directory, path):
     lock, left = threading.Lock(), 0
 
     def shut(door):
-        """Once for each window, whoever comes first."""
+        """Once for each window, by the first caller."""
         nonlocal left
         with lock:
             mine, left = left, 0
@@ -96,7 +96,7 @@ def by_library(directory, path):
 
 
 def _held(door):
-    """Whether the door is there and whoever made it lives: its lock goes with it."""
+    """True if the door is there and its maker lives: the lock goes with it."""
     try:
         with open(door) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -108,7 +108,7 @@ def _held(door):
 
 
 def _answer(directory, text):
-    """Whole or not at all: it is looked for by somebody who waits."""
+    """Whole or not at all: a waiting process looks for it."""
     name = os.path.join(directory, "kernels-open-%d" % os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name + ".new", flags, 0o600)

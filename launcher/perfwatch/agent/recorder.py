@@ -1,7 +1,7 @@
 """The part of the agent that arms torch's flight recorder: read by ``sitecustomize.py`` when torch is first imported.
 
 Like that file: standard library only, Python 3.8 to 3.14, no output. A rank that cannot make its pipe is aborted, for torch
-makes it in a thread where nobody catches, minutes after the import. So the folder must be there for this very process, which
+makes it in a thread where nothing catches the error, minutes after the import. So the folder must be there for this very process, which
 it is not in another container, on another host or for another user; it is kept from being removed while the process lives; and
 the variables are set for this process alone, past ``os.environ``: what the program sets counts, and what it hands on is as
 without us.
@@ -34,7 +34,7 @@ def disarm(directory):
 
 
 def _held(directory):
-    """Lock a file there, for whoever would remove the folder, and leave it open: the lock ends with this process and its forks."""
+    """Lock a file there, against removal of the folder, and leave it open: the lock ends with this process and its forks."""
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(os.path.join(directory, "used"), flags, 0o600)
@@ -46,7 +46,7 @@ def _held(directory):
         return False
     try:
         fcntl.flock(kept, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # somebody is about to remove the folder
+    except OSError:  # the folder is about to be removed
         os.close(kept)
         return False
     return True

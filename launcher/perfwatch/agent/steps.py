@@ -22,9 +22,12 @@ def _start_ticks():
 def _new_page(directory):
     """Create and map ``steps-PID``; the space is allocated first, for a full tmpfs would answer a write with SIGBUS."""
     import mmap
+    import resource
     import struct
     import time
 
+    if 0 <= resource.getrlimit(resource.RLIMIT_FSIZE)[0] < _PAGE_BYTES:  # a signal would tell of it
+        raise OSError
     path = os.path.join(directory, "steps-%d" % os.getpid())
     try:
         os.unlink(path)  # of a dead process that had this pid
@@ -70,17 +73,19 @@ def counter(directory, load):
             whose = follow(id(optimizer))
         elif met:
             met.clear()
-        try:
-            write(page, places[slot], now, whose, number)
-        except Exception:  # no page yet: the first step of this process
-            try:
-                page = _new_page(directory)
-                write(page, places[slot], now, whose, number)
-            except Exception:
-                page = bytearray(_PAGE_BYTES)  # no room or no right: count for nobody, and do not try again
+        if page is None:  # the first step of this process
+            page = begun()
+        # No ``try``: what a handler of signals raises here is the program's.
+        write(page, places[slot], now, whose, number)
         if now >= due:
             due = now + _MODES_NS
             keep_modes(page)
+
+    def begun():
+        try:
+            return _new_page(directory)
+        except Exception:
+            return bytearray(_PAGE_BYTES)  # no room or no right: count without publishing, and do not try again
 
     def follow(identity):
         """Of several optimizers the one that steps most often leads; no reference is kept: it would keep one alive."""

@@ -3,10 +3,32 @@
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from perfwatch.errors import NoSuchTarget, UsageError
+from perfwatch.options import Number, Option
 
 HIGHEST_PID = 2**22  # PID_MAX_LIMIT of the kernel
+WHICH = "Which job, where it is not a PID"
+Slurm = Annotated[
+    int | None,
+    Option(
+        "--slurm",
+        metavar="JOBID",
+        kind=Number(1, whole=True, likely="4711"),
+        panel=WHICH,
+        setting=False,
+        help="The job of this Slurm job here.",
+    ),
+]
+Pod = Annotated[
+    str | None,
+    Option("--pod", metavar="NAME|UID", panel=WHICH, setting=False, help="The job in this Kubernetes pod."),
+]
+Container = Annotated[
+    str | None,
+    Option("--container", metavar="ID|NAME", panel=WHICH, setting=False, help="The job in this container."),
+]
 
 
 def process(
@@ -32,12 +54,13 @@ def process(
     ways = {"a target": target, "--slurm": slurm, "--pod": pod, "--container": container}
     used = [name for name, value in ways.items() if value is not None]
     if len(used) > 1:
-        raise UsageError(f"{' and '.join(used)}: a job is named in one way", f"{command} {used[1]} ...")
+        raise UsageError(f"{' and '.join(used)}: name the job in one way", f"{command} {used[1]} ...")
     if target is not None and target.isascii() and target.isdecimal():
         pid = int(target)
         if not 0 < pid <= HIGHEST_PID or not _there(pid):
-            raise NoSuchTarget(f"no process {target}", "perfwatch ps lists the training jobs of this machine")
-        return pid
+            advice = _of_recorded(pid) or "perfwatch ps lists the training jobs of this machine"
+            raise NoSuchTarget(f"no process {target}", advice)
+        return _watched_by(pid)
     from perfwatch.jobs.chosen import Wanted, choose, id_by_name
     from perfwatch.jobs.known import Knowledge
     from perfwatch.text import say
@@ -56,6 +79,33 @@ def process(
     if told:
         say(sys.stderr, told)
     return pid
+
+
+def _of_recorded(pid: int) -> str:
+    """What to type for a job that has ended, where it was recorded; empty where it was not."""
+    from perfwatch.recording.finding import after_the_end
+    from perfwatch_probes.deadline import KillableChild
+
+    child = KillableChild()
+    try:
+        return after_the_end(lambda one: pid in one.root_pids, os.environ, child)
+    finally:
+        child.close()
+
+
+def _watched_by(pid: int) -> int:
+    """The job that a process of perfwatch watches; as it is every other process, and the launcher of a job."""
+    from perfwatch.processes.control import find_watcher, find_watcher_of_helper, is_our_own
+    from perfwatch.text import say
+    from perfwatch.top.asking import root_of
+
+    if not is_our_own(pid) or find_watcher(pid) is not None:
+        return pid
+    root = root_of(find_watcher_of_helper(pid))
+    if root is None:
+        return pid
+    say(sys.stderr, f"process {pid} is a part of perfwatch; it watches pid {root}")
+    return root
 
 
 def _there(pid: int) -> bool:

@@ -19,16 +19,18 @@ from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.jobs.discovery import refuse_orphan, refuse_several
 from perfwatch.jobs.other_trees import Relatives, relatives
 from perfwatch.jobs.permission import refuse_unreadable
+from perfwatch.jobs.pods import pod_names
 from perfwatch.jobs.target import find_job
 from perfwatch.processes.channel import Message
-from perfwatch.processes.control import ControlServer, find_place, joined_control
+from perfwatch.processes.control import Answer, ControlServer, find_place, joined_control
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES, CAPTURE_BEGUN
 from perfwatch.recording.session import Session, this_machine, user_of
 from perfwatch.text import duration, say
+from perfwatch.triage.questions import tags
 from perfwatch.verdict import Verdict
-from perfwatch.watching.answering import answer, status
+from perfwatch.watching.answering import answer, answer_user, status
 from perfwatch.watching.capturing import Capturing
 from perfwatch.watching.failures import Failures
 from perfwatch.watching.news import News
@@ -38,11 +40,16 @@ from perfwatch.watching.watch import Watch
 from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, unjudged
 from perfwatch_probes import readings as r
 from perfwatch_probes.deadline import KillableChild
-from perfwatch_probes.filesystem import Filesystem
-from perfwatch_probes.guest import Guests
+from perfwatch_probes.filesystem import Absent, Filesystem
+from perfwatch_probes.guest import Guests, identity_of
+from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readable import readable
 
 AFTER_FAILURE_SECONDS = 1.0
+WITHOUT_TORCH_SECONDS = (
+    3.0  # of samples: then a tree of processes without torch is no training, unless it imports something
+)
+FEW_NAMED = 3
 LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
 CAPTURE_TURN_SECONDS = 0.1
 
@@ -56,7 +63,7 @@ class _RequestServer:
         self._server: ControlServer | None = None
         self._capturing = Capturing(attached.folder, lambda: attached.scene(stream), attached.captured, attached.begun)
         with contextlib.suppress(OSError):
-            self._server = ControlServer(joined_control(), self._answer)
+            self._server = ControlServer(joined_control(), self._answer, public=self._public)
 
     def serve(self, seconds: float) -> None:
         """Answer what is asked for so long, or until the watch has something to do sooner, or the user leaves."""
@@ -84,6 +91,13 @@ class _RequestServer:
             request, self._attached.state, self._attend, lambda: self._attached.known(self._stream), self._capturing
         )
 
+    def _public(self, uid: int) -> Answer | None:
+        """What the job's user is told, at no cost: the state of the watch and the last verdict; of root's watcher alone."""
+        attached = self._attached
+        if os.geteuid() != 0 or uid != attached.user():
+            return None
+        return lambda request: answer_user(request, attached.state, attached.last)
+
     def _attend(self) -> None:
         """Look closely from now on, and at once."""
         self.attended = self._attached.attend()
@@ -102,6 +116,7 @@ class Attached:
         budget_bytes: what the recording may take.
         outlets: opens what else is told to other programs while we stay; nothing by default.
         needs_memory: what the user has typed, where a job whose memory may not be read is refused; empty: it is watched.
+        needs_environment: the same where its environment may not be read, as that of other users.
         watch: makes the watch, of what ``Watch`` takes.
 
     Attributes:
@@ -119,6 +134,7 @@ class Attached:
         model: Mapping[str, float] | None = None,
         outlets: Open | None = None,
         needs_memory: str = "",
+        needs_environment: str = "",
         mode: str = "attach",
         budget_bytes: int = BUDGET_BYTES,
         watch: Callable[..., Watch] = Watch,
@@ -133,10 +149,12 @@ class Attached:
             started = place.roots if place is not None else ()
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
-            refuse_orphan(target, filesystem)
+            refuse_orphan(target, filesystem, child)
             refuse_several(filesystem, child, target)
             if needs_memory and target.gone is None:
                 refuse_unreadable(filesystem, child, target.program.pid, needs_memory)
+            elif needs_environment and target.gone is None:
+                refuse_unreadable(filesystem, child, target.program.pid, needs_environment, "environ")
             # One launcher per rank: each rank is a tree of its own. Under ``perfwatch run`` they share a place; otherwise
             # their environment tells; of those that it says nothing of, who talks to whom.
             others = [root.pid for root in started if len(started) > 1]
@@ -155,7 +173,8 @@ class Attached:
                 conditions={
                     "patience_seconds": patience_seconds,
                     "world_size": target.asked.world_size,
-                    "user": user_of(target.root.uid, child),
+                    "user": user_of(target.program.uid, child),
+                    **pod_names(filesystem, child, target.program.pid),
                     **(model or {}),
                 },
             )
@@ -194,9 +213,22 @@ class Attached:
                     return self._final(verdict)  # at once: after a hang was told the next round is seconds away
             elif self._failure and self._watch.at - self._watch.judged_at >= UNCLEAR_SECONDS:
                 return self._final(unjudged(self._failure, time.time()))
+            if self._watch.at >= WITHOUT_TORCH_SECONDS and (names := self._without_torch()):
+                return self._final(_no_training(self._known(stream), names, self.roots[0]))
             status.now(self._progress(verdict, shot.left(verdict, self._watch.at)))
             if self.leaving.wait(pause, *self._watch.sooner()):
                 return self._final(self._known(stream))
+
+    def _without_torch(self) -> str:
+        """The processes of a job of which none has imported torch or is importing anything; empty of another, and if no stack was seen."""
+        case = self._watch.case()
+        here = [one.process for one in case.job.members.values() if one.alive]
+        stacks = [one.reading for one in case.history.every(r.Stack, seconds=WITHOUT_TORCH_SECONDS)]
+        loaded = any(one.torch_loaded is not False for one in here)
+        if not stacks or loaded or any("import" in tags(one) for one in stacks):
+            return ""
+        named = ", ".join(f"{one.name} {one.pid}" for one in here[:FEW_NAMED])
+        return named + (f" and {len(here) - FEW_NAMED} more" if len(here) > FEW_NAMED else "")
 
     def _progress(self, verdict: Verdict | None, left: float | None) -> str:
         """What is sampled, what that leans to, and when it will be decided."""
@@ -293,6 +325,22 @@ class Attached:
         """The verdict now."""
         return self._known(stream)
 
+    def last(self) -> Verdict | None:
+        """The newest verdict that was made."""
+        return self._watch.last
+
+    def user(self) -> int | None:
+        """The user of every process of the job that was seen and lives; None where they have several."""
+        found = set()
+        for pid in self._watch.look.known:
+            try:
+                found.add(identity_of(pid).uid)
+            except Absent:
+                continue
+            except Unavailable:
+                return None
+        return found.pop() if len(found) == 1 else None
+
     def sooner(self) -> tuple[int, ...]:
         """Descriptors that are readable when there is something to do."""
         return tuple(self._watch.sooner())
@@ -342,3 +390,13 @@ class Attached:
             at = self._watch.judged_at if verdict is self._watch.last else self._watch.at
             self._recorder.event(at, "verdict", verdict.summary, verdict)
         return verdict
+
+
+def _no_training(verdict: Verdict, names: str, pid: int) -> Verdict:
+    """The verdict on a Python program that is no PyTorch job, or none yet."""
+    summary = f"no training is seen: no process of this tree ({names}) has imported torch, and none is importing it"
+    steps = ("perfwatch ps lists the training jobs", f"perfwatch attach {pid} --watch waits until it trains")
+    return msgspec.structs.replace(
+        verdict, state="inconclusive", cause=None, confidence=0.0, summary=summary, owner="unknown", suspect=None,
+        silent_seconds=None, onset=None, culprits=(), wait_chain=(), evidence=(), alternatives=(), findings=(), next=steps,
+    )  # fmt: skip

@@ -1,10 +1,15 @@
-"""A quick verdict on each job of a listing that nobody watches: one ``attach`` for each, told to say what it knows after 5 s."""
+"""A quick verdict on each job of a listing without a watcher: one ``attach`` for each, told to say what it knows after 5 s.
+
+All of a round are told at the same time, so that a busy machine costs each the same. The most silent jobs are in the first round.
+"""
 
 import os
 import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import IO
 
 import msgspec
@@ -13,16 +18,19 @@ from perfwatch.jobs.discovery import ListedJob, ListedVerdict, Listing
 from perfwatch.jobs.known import listed
 from perfwatch.processes.linux import die_with_parent
 from perfwatch.processes.reinvoke import own_command
+from perfwatch.report.jobs import silent_seconds
 from perfwatch.text import say
 from perfwatch.verdict import Verdict
 
-LOOK_SECONDS, LEAVE_SECONDS = 5.0, 5.0
+LOOK_SECONDS = 5.0
+LEAVE_SECONDS = 20.0  # for all of a round: on a busy machine a verdict takes its time
 MOST_AT_ONCE = 4  # each takes a quarter of a core
 
 
 def judged(listing: Listing, stream: IO[str]) -> Listing:
     """The listing with a verdict for each job, as far as one can be made. A terminal ``stream`` shows that it takes a while."""
     waiting = [job for job in listing.jobs if job.kind == "job" and job.verdict is None]
+    waiting.sort(key=lambda job: silent_seconds(job) or 0.0, reverse=True)
     if waiting and stream.isatty():
         rounds = -(-len(waiting) // MOST_AT_ONCE)
         say(stream, f"judging {len(waiting)} jobs: about {rounds * (LOOK_SECONDS + 2):.0f} s")
@@ -38,30 +46,40 @@ def judged(listing: Listing, stream: IO[str]) -> Listing:
 
 def _verdicts(jobs: list[ListedJob], place: str) -> dict[int, ListedVerdict]:
     ours = os.getpid()
-    started = {
-        job.pid: subprocess.Popen(
-            [*own_command(), "attach", str(job.pid), "--json", "--without-stacks", "--session", f"{place}/{job.pid}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=lambda: die_with_parent(ours),
-        )
-        for job in jobs
-    }
-    ends = time.monotonic() + LOOK_SECONDS
+    started = {}
+    for job in jobs:
+        words = ("attach", str(job.pid), "--json", "--json-version", "1", "--without-stacks")
+        with open(_answer(place, job.pid), "wb") as answer:
+            started[job.pid] = subprocess.Popen(
+                [*own_command(), *words, "--session", f"{place}/{job.pid}"],
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=lambda: die_with_parent(ours),
+            )
+    _wait(started.values(), LOOK_SECONDS)
+    for process in started.values():
+        process.send_signal(signal.SIGINT)  # one that has ended gets none
+    _wait(started.values(), LEAVE_SECONDS)
     found = {}
     for pid, process in started.items():
+        process.kill()
+        process.wait()
         try:
-            answer, _ = process.communicate(timeout=max(0.1, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            try:
-                answer, _ = process.communicate(timeout=LEAVE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                answer, _ = process.communicate()
-        try:
-            found[pid] = listed(msgspec.json.decode(answer, type=Verdict), "judge")
+            with open(_answer(place, pid), "rb") as answer:
+                found[pid] = listed(msgspec.json.decode(answer.read(), type=Verdict), "judge")
         except (msgspec.DecodeError, ValueError):
             continue  # it ended, or may not be looked into
     return found
+
+
+def _answer(place: str, pid: int) -> str:
+    return f"{place}/{pid}.json"
+
+
+def _wait(processes: Iterable["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Until all have ended, so long at most."""
+    ends = time.monotonic() + seconds
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, ends - time.monotonic()))

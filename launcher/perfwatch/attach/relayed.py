@@ -1,11 +1,12 @@
-"""Attach to a job that a perfwatch of ours watches already: that watcher, which knows it for longer, is asked."""
+"""Attach to a job that a perfwatch of ours, or of root, watches already: that watcher, which knows it for longer, is asked."""
 
+import os
 import time
 from pathlib import Path
 
 import msgspec
 
-from perfwatch.processes.control import ask, find_watcher
+from perfwatch.processes.control import ask, find_watcher, find_watcher_of_root
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import load
 from perfwatch.text import duration
@@ -25,30 +26,36 @@ LOAD_SECONDS = 10.0  # a full session of 256 MiB
 def ask_watcher(
     pid: int, patience_seconds: float | None, leaving: Leaving, status: StatusLine
 ) -> tuple[Verdict, Path | None] | None:
-    """The watcher's verdict once it is clear, and where its recording lies.
+    """The watcher's verdict once it is clear, and where its recording lies, if it may be read.
 
-    None when nobody watches this process, or with another hang timeout, or the watcher does not answer: then look ourselves.
+    None when no watcher has this process, or with another hang timeout, or the watcher does not answer: then look ourselves.
+    A watcher of root tells the job's user what it knows, and does nothing for it.
     patience_seconds: the hang timeout that was asked for; None: that of the watcher.
     """
     control = find_watcher(pid)
-    if control is None:
+    of_root = control is None
+    if control is None and (control := find_watcher_of_root(pid)) is None:
         return None
     shot, began = OneShot(), time.monotonic()
     folder: Path | None = None
     judged = False
     try:
-        facts = ask(control, {"command": "status"}, ANSWER_SECONDS)
+        facts = ask(control, {"command": "status"}, ANSWER_SECONDS, of_root)
         if patience_seconds not in (None, facts.get("patience_seconds")):
             return None
         folder = Path(facts["session"]) if facts.get("session") else None
-        status.begin(
-            f"asking the watcher of perfwatch {facts.get('mode', 'run')}, which has known this job for "
-            f"{duration(facts.get('elapsed_seconds'))}; --fresh looks anew",
-        )
+        mode, since = facts.get("mode", "run"), duration(facts.get("elapsed_seconds"))
+        if of_root:
+            folder, unreadable = readable_session(folder)
+            status.begin(
+                f"asking root's perfwatch {mode}, which has watched this job for {since}{unreadable}; --fresh samples anew"
+            )
+        else:
+            status.begin(f"asking the perfwatch {mode} that has watched this job for {since}; --fresh samples anew")
         # What it has seen counts; from now on it samples closely, and that takes a moment to tell.
         shot.started_at = -min(float(facts.get("elapsed_seconds") or 0.0), UNCLEAR_SECONDS - LONGER_SECONDS)
         while True:
-            answer = ask(control, {"command": "verdict", "attend": True}, ANSWER_SECONDS)
+            answer = ask(control, {"command": "verdict", "attend": not of_root}, ANSWER_SECONDS, of_root)
             verdict = msgspec.convert(answer["verdict"], Verdict)
             judged = True
             at = time.monotonic() - began
@@ -59,6 +66,13 @@ def ask_watcher(
     except (OSError, ValueError, LookupError):  # gone, late, or of another version
         last = _last_words(folder) if judged and folder is not None else None
         return None if last is None else (last, folder)
+
+
+def readable_session(folder: Path | None) -> tuple[Path | None, str]:
+    """The recording of root's watcher if this user may read it; else None, and what to say of that."""
+    if folder is not None and os.access(folder, os.R_OK | os.X_OK):
+        return folder, ""
+    return None, "; you may not read its recording, unless it runs with --readable-by"
 
 
 def _last_words(folder: Path) -> Verdict | None:

@@ -11,13 +11,16 @@ from typing import BinaryIO
 
 import msgspec
 
+from perfwatch.autopsy.kinds import HEAD_BYTES, SESSION, kind_of
 from perfwatch.errors import UsageError
+from perfwatch_probes.guest import opened
 
 MOST_FILES = 8192  # 512 ranks with a dump, a log and a few more files each
 MOST_ENTRIES = 200_000  # that are looked at
 MOST_DEPTH = 12  # folders in each other; torchrun's logs are 4 deep
 LEFT_ALONE = (".git", "__pycache__", "node_modules", ".venv", "site-packages")
 DASH = "-"
+SESSION_FILE = "session.json"
 MOST_INPUT_BYTES = 2**30
 PIECE_BYTES = 2**20
 
@@ -52,6 +55,11 @@ def find_files(paths: list[str]) -> Found:
     return Found(tuple(files), tuple(left_out))
 
 
+def is_there(path: str) -> bool:
+    """Whether anything has this name, a link that leads nowhere included. Runs in a guest."""
+    return os.path.lexists(path)
+
+
 def _below(path: str, left_out: list[tuple[str, str]], depth: int = 0) -> Iterator[str]:
     """Depth first, by name; numbers in names count as numbers."""
     if depth >= MOST_DEPTH:
@@ -63,6 +71,9 @@ def _below(path: str, left_out: list[tuple[str, str]], depth: int = 0) -> Iterat
     except OSError as error:
         left_out.append((path, error.strerror or str(error)))
         return
+    if any(entry.name == SESSION_FILE for entry in entries) and is_session(path):
+        yield os.path.join(path, SESSION_FILE)  # its other files are read with it
+        return
     folders = []
     for entry in sorted(entries, key=lambda one: natural(one.name)):
         if entry.is_dir(follow_symlinks=False):
@@ -72,6 +83,18 @@ def _below(path: str, left_out: list[tuple[str, str]], depth: int = 0) -> Iterat
             yield entry.path
     for folder in folders:
         yield from _below(folder, left_out, depth + 1)
+
+
+def is_session(folder: str) -> bool:
+    """True if a folder is a recording of perfwatch. Raises OSError."""
+    try:
+        descriptor = opened(os.path.join(folder, SESSION_FILE), follow=False)
+    except (FileNotFoundError, ValueError):
+        return False
+    try:
+        return kind_of(os.read(descriptor, HEAD_BYTES)) == SESSION
+    finally:
+        os.close(descriptor)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -3,7 +3,8 @@
 import re
 
 HEAD_BYTES = 65536
-MOST_NULS = 0.1  # of a text: a log on a file system that crashed has runs of them
+MOST_ODD, FEW_ODD = 0.02, 3  # control characters in a text: a share, and that many in a short one
+_ODD = bytes([*range(1, 8), *range(14, 27)])
 
 DUMP, DUMP_JSON, RAS, STACKS_JSON, STACKS_TEXT, TRACE = (
     "flight-recorder dump",
@@ -13,14 +14,14 @@ DUMP, DUMP_JSON, RAS, STACKS_JSON, STACKS_TEXT, TRACE = (
     "py-spy dump",
     "Kineto trace",
 )
-LOG, GZIP, SMI = "log", "gzip", "nvidia-smi -q"
+LOG, GZIP, ZIP, SMI = "log", "gzip", "zip archive", "nvidia-smi -q"
+CHECKPOINT, SESSION = "checkpoint", "recorded session"
+PYSTACK, GDB, DCGM, SQLITE = "pystack text", "gdb backtrace", "dcgmi diag", "SQLite database"
 # What is known and not read: what it is, and what to do instead.
 REFUSED = {
     "execution trace": "an execution trace tells which operators ran, not when: give the Kineto trace of the same run",
-    "PyTorch checkpoint or zip archive": "unpack it first, if it holds logs",
     "tar archive": "unpack it first",
     "core dump or program": "gdb PROGRAM CORE -batch -ex 'thread apply all bt' makes a text of it",
-    "SQLite database": "perfwatch does not read it here",
     "empty": "nothing is in it",
     "binary file": "perfwatch reads texts, dumps, stacks and traces",
 }
@@ -35,6 +36,14 @@ _RAS = re.compile(rb'"communicators"\s*:|"communicators_count"\s*:')
 _SMI = re.compile(rb"=+NVSMI LOG=+")
 _RAS_TEXT = re.compile(rb"^\s*NCCL version [\d.]+ compiled with CUDA")
 _STACKS_TEXT = re.compile(rb"^\s*Process \d+: .*\n(?:Python v[\d.]+|\s*$)", re.MULTILINE)
+_PYSTACK = re.compile(rb"^\s*Traceback for thread \d+ .{0,80}\(most recent call last\):\s*$", re.MULTILINE)
+_GDB = re.compile(rb"^Thread \d+ \((?:Thread 0x[0-9a-f]+ \()?LWP \d+\)?.{0,80}:\s*$", re.MULTILINE)
+_DCGM = re.compile(rb'"DCGM (?:GPU )?Diagnostic"|^\| Diagnostic\s+\| Result|^Successfully ran diagnostic', re.MULTILINE)
+# torch.save writes NAME/data.pkl first; torch.distributed.checkpoint's .metadata and older files are pickles of its classes.
+_SAVED = re.compile(rb"[^\0]{0,255}/(?:data\.pkl|version|byteorder|\.format_version|\.data/)")
+_TENSORS = re.compile(rb"torch\.distributed\.checkpoint|torch\._utils|torch\.storage|\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19\.")
+_SAFETENSORS = re.compile(rb"[\s\S]{4}\0{4}\{\"[^\0]{1,300}?\"(?:dtype|format|data_offsets)\"")
+_SESSION = re.compile(rb'\{"schema":\s*"perfwatch\.session/')
 
 
 def kind_of(head: bytes) -> str:
@@ -44,41 +53,53 @@ def kind_of(head: bytes) -> str:
     if head[:2] == b"\x1f\x8b":
         return GZIP
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
-        return DUMP
+        return CHECKPOINT if _TENSORS.search(head) else DUMP
     if head[:4] == b"PK\x03\x04":
-        return "PyTorch checkpoint or zip archive"
+        return CHECKPOINT if _SAVED.match(head[30:430]) else ZIP
+    if _SAFETENSORS.match(head):
+        return CHECKPOINT
     if head[:15] == b"SQLite format 3":
-        return "SQLite database"
+        return SQLITE
     if head[:4] == b"\x7fELF":
         return "core dump or program"
     if head[257:262] == b"ustar":
         return "tar archive"
-    start = head.lstrip()[:1]
-    if start in (b"{", b"["):
-        return _of_json(head)
+    if head.lstrip()[:1] in (b"{", b"[") and (kind := _of_json(head)):
+        return kind
     if _SMI.search(head[:400]):
         return SMI
     if _RAS_TEXT.match(head):
         return RAS
     if _STACKS_TEXT.match(head):
         return STACKS_TEXT
-    return LOG if head.count(0) <= MOST_NULS * len(head) or _is_text(head) else "binary file"
+    if _PYSTACK.search(head):
+        return PYSTACK
+    if _GDB.search(head):
+        return GDB
+    if _DCGM.search(head[:4000]):
+        return DCGM
+    return LOG if _is_text(head) else "binary file"
 
 
 def _of_json(head: bytes) -> str:
+    """Empty for a text of another kind: many logs begin with a bracket."""
+    if _SESSION.match(head):
+        return SESSION
     if _TRACE.search(head):
         return TRACE
     if _EXECUTION.search(head):
         return "execution trace"
+    if _DCGM.search(head[:4000]):
+        return DCGM
     if _RAS.search(head):
         return RAS
     if _DUMP.search(head):
         return DUMP_JSON
-    return STACKS_JSON if _STACKS.match(head) else LOG
+    return STACKS_JSON if _STACKS.match(head) else ""
 
 
 def _is_text(head: bytes) -> bool:
-    """True if what is not NUL is text."""
+    """True if what is not NUL is text: a log on a file system that crashed has runs of NULs. A progress bar steps back (8)."""
     rest = head.replace(b"\0", b"")
-    odd = sum(byte < 9 or 13 < byte < 27 for byte in rest)
-    return len(rest) > 16 and odd <= 0.02 * len(rest)
+    odd = len(rest) - len(rest.translate(None, _ODD))
+    return odd <= max(FEW_ODD, MOST_ODD * len(rest)) and (len(rest) > 16 or len(rest) == len(head))

@@ -8,6 +8,7 @@ import gzip
 import os
 import re
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,11 +18,16 @@ import msgspec
 
 from perfwatch.autopsy import kinds
 from perfwatch.autopsy.logs import read_log
+from perfwatch.autopsy.machines import parse_dcgm, parse_smi
+from perfwatch.autopsy.sessions import read_session
+from perfwatch.autopsy.stack_texts import parse_gdb, parse_pystack, parse_stack_text
 from perfwatch.errors import TraceUnreadable
-from perfwatch.traces import torch_trace
+from perfwatch.recording.recording import Event
+from perfwatch.traces import nsys_trace, torch_trace
 from perfwatch_probes import flight_record, nccl_report
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import MOST_RANKS, is_rank
+from perfwatch_probes.guest import opened
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stacks import parse_dump
 
@@ -31,19 +37,15 @@ MOST_LOG_BYTES = 16 * 2**30
 MOST_UNPACKED = 200  # times its size that a compressed file may have
 MOST_STACKS = 4096
 
-MOST_FRAMES = 1024
-_PROCESS = re.compile(r"^\s*Process (\d{1,9}): ")
-_THREAD = re.compile(r'^Thread (?:(\d{1,20})|(0x[0-9A-Fa-f]{1,16})) \((?P<states>[^)]*)\)(?:: "(?P<name>.*)")?')
-_STACK_FRAME = re.compile(r"^ {2,}(?P<function>.+?) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)$")
-_CARD = re.compile(r"^GPU ([0-9A-Fa-f:.]{8,20})\s*$")
 _RANK_IN_NAME = re.compile(r"(?:rank|Rank|RANK)[_.-]?(\d{1,7})(?!\d)")
 _NUMBER_AT_END = re.compile(r"(\d{1,7})(?:\.(?:pickle|pkl|json|txt|log|err|out|dump))*$")
 _ATTEMPT = re.compile(r"/attempt_(\d{1,6})/")
+_STEP_IN_NAME = re.compile(r"(?i)(?:step|iter(?:ation)?|checkpoint|ckpt)s?[-_=]?(\d{1,12})(?!\d)")
 _OF_TORCHRUN = re.compile(r"/attempt_\d+/(\d{1,7})/(?:stdout|stderr)(?:\.log)?$")
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What one file says. reason: why it says nothing, or not all; modified: unix time."""
+    """What one file says. reason: why it says nothing, or not all; modified: unix time; event: what a recorded session says."""
 
     kind: str
     readings: tuple[r.ANY_READING, ...] = ()
@@ -54,10 +56,11 @@ class Contents(msgspec.Struct, frozen=True):
     newest: float | None = None
     reason: str = ""
     advice: str = ""
+    event: Event | None = None
 
 
 def read_file(path: str, name: str, seconds: float) -> Contents:
-    """A file, whatever it is. Runs in a guest. Raises OSError.
+    """A file, whatever it is. Runs in a guest. Raises OSError; ValueError where it is a regular file no more.
 
     Args:
         path: absolute.
@@ -65,7 +68,7 @@ def read_file(path: str, name: str, seconds: float) -> Contents:
         seconds: after which a log is read no further.
     """
     ends_at = time.monotonic() + seconds
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    descriptor = opened(path)  # a user who may write in its folder can have put a device there since it was listed
     with open(descriptor, "rb", buffering=1 << 18) as file:
         state = os.fstat(descriptor)
         told = read_stream(file, path, name, state.st_mtime, ends_at)
@@ -82,18 +85,25 @@ def read_stream(file: BinaryIO, path: str, name: str, modified: float, ends_at: 
         with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
             limited = cast(BinaryIO, _Limited(unpacked, MOST_UNPACKED * size + 2**20))
             try:
-                head = limited.read(kinds.HEAD_BYTES)
-                kind = kinds.kind_of(head)
-                if kind == kinds.GZIP:
-                    return Contents(kind, reason="compressed more than once", advice="unpack it first")
-                return _read(kind, cast(BinaryIO, _Joined(head, limited)), path, name, modified, ends_at)
+                return _unpacked(limited, path, name, modified, ends_at)
             except (OSError, EOFError, ValueError) as error:
                 return Contents(kind, reason=f"it does not unpack: {_said(error)}")
     return _read(kind, file, path, name, modified, ends_at)
 
 
+def _unpacked(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    """What an archive of one file holds. Raises OSError, EOFError, ValueError."""
+    head = file.read(kinds.HEAD_BYTES)
+    kind = kinds.kind_of(head)
+    if kind in PACKED:
+        return Contents(kind, reason="compressed more than once", advice="unpack it first")
+    return _read(kind, cast(BinaryIO, _Joined(head, file)), path, name, modified, ends_at)
+
+
 def _read(kind: str, file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
     reader = READERS.get(kind)
+    if kind == "empty" and (rank := rank_in_name(path)) is not None:  # that a rank wrote nothing tells something
+        return Contents(kinds.LOG, (r.LogSpan(file=name),), rank)
     if reader is None:
         what = "it is " + (kind if kind == "empty" else f"an {kind}" if kind[0] in "aeio" else f"a {kind}")
         return Contents(kind, reason=what, advice=kinds.REFUSED.get(kind, ""))
@@ -143,14 +153,33 @@ def _log(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     found = read_log(limited, name, year, rank_in_name(path), ends_at)
     of_attempt = _ATTEMPT.search(path)
     attempt = int(of_attempt[1]) if of_attempt else None
+    failures = tuple(
+        one if attempt is None and found.restarted else msgspec.structs.replace(one, attempt=attempt)
+        for one in found.failures
+    )
     return Contents(
         kinds.LOG,
-        tuple(msgspec.structs.replace(one, attempt=attempt) for one in found.failures),
+        (*failures, msgspec.structs.replace(found.span(), attempt=attempt)),
         rank_in_name(path),
         lines=found.lines,
         newest=found.newest,
         reason=f"log: {found.cut}" if found.cut else "",
     )
+
+
+def _checkpoint(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    size = os.fstat(file.fileno()).st_size if hasattr(file, "fileno") else 0
+    return Contents(
+        kinds.CHECKPOINT, (r.SavedCheckpoint(file=name, written=modified, size_bytes=size, step=step_in_path(path)),)
+    )
+
+
+def step_in_path(path: str) -> int | None:
+    """The step of a checkpoint by its name or that of its folder: ``step_500.pt``, ``checkpoint-500/``, ``iter_0000500/``."""
+    for part in reversed(path.split("/")[-4:]):
+        if match := _STEP_IN_NAME.search(part):
+            return int(match[1])
+    return None
 
 
 def _ras(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
@@ -166,6 +195,11 @@ def _trace(file: BinaryIO, path: str, name: str, modified: float, ends_at: float
         return Contents(kinds.TRACE, reason=error.message.replace(path, "it"), advice=error.advice)
 
 
+def _session(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    folder = name.rpartition("/")[0] or os.path.dirname(path)
+    return Contents(kinds.SESSION, event=read_session(Path(path).parent, folder))
+
+
 def _smi(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
     text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
     found = [
@@ -175,25 +209,32 @@ def _smi(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     return Contents(kinds.SMI, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
 
 
-def parse_smi(text: str) -> Iterator[tuple[int, str, str]]:
-    """What ``nvidia-smi -q`` says is wrong: the number of the line, the card, and the error."""
-    card = section = counts = ""
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if match := _CARD.match(raw):
-            card, section, counts = match[1], "", ""
-        elif ":" not in line:
-            if line in ("Volatile", "Aggregate"):
-                counts = line
-            elif line:
-                section, counts = line, counts if line.startswith("ECC") else ""
-        key, _, value = (part.strip() for part in line.partition(":"))
-        if counts == "Volatile" and "Uncorrectable" in key and value.isdigit() and int(value[:18]):
-            yield number, card, f"{value[:18]} uncorrectable ECC errors since the driver was loaded ({key})"
-        elif section == "Remapped Rows" and key == "Remapping Failure Occurred" and value == "Yes":
-            yield number, card, "uncorrectable ECC errors: a row could not be remapped"
-        elif "GPU requires reset" in value or value == "GPU is lost":
-            yield number, card, value[:80]
+def _dcgm(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
+    found = [
+        r.FailureLine(file=name, line=line, text=f"dcgmi diag: GPU {card}: {said}")
+        for line, card, said in parse_dcgm(text)
+    ]
+    return Contents(kinds.DCGM, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
+
+
+def _nsys(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    try:
+        return Contents(kinds.SQLITE, tuple(nsys_trace.read(Path(path))))
+    except TraceUnreadable as error:
+        return Contents(kinds.SQLITE, reason=error.message.replace(path, "it"), advice=error.advice)
+
+
+def _zip(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    """An archive of one file is read as that file."""
+    with zipfile.ZipFile(file) as archive:
+        members = [one for one in archive.infolist() if not one.is_dir()]
+        if len(members) != 1:
+            return Contents(kinds.ZIP, reason=f"a zip archive of {len(members)} files", advice="unpack it first")
+        size = max(1, members[0].compress_size)
+        with archive.open(members[0]) as unpacked:
+            limited = cast(BinaryIO, _Limited(unpacked, MOST_UNPACKED * size + 2**20))
+            return _unpacked(limited, path, name, modified, ends_at)
 
 
 def _stacks_json(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
@@ -204,44 +245,30 @@ def _stacks_json(file: BinaryIO, path: str, name: str, modified: float, ends_at:
     return Contents(kinds.STACKS_JSON, stacks, rank_in_name(path))
 
 
-def _stacks_text(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
-    text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
-    return Contents(kinds.STACKS_TEXT, tuple(parse_stack_text(text))[:MOST_STACKS], rank_in_name(path))
+def _texts(kind: str, parse: Callable[[str], Iterator[r.Stack]]) -> "Reader":
+    def read(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+        text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
+        return Contents(kind, tuple(parse(text))[:MOST_STACKS], rank_in_name(path))
+
+    return read
 
 
-def parse_stack_text(text: str) -> Iterator[r.Stack]:
-    """The threads in the text of ``py-spy dump``, innermost frame first; the main thread has the number of its process."""
-    pid = 0
-    thread: tuple[int, str, bool] | None = None
-    frames: list[r.Frame] = []
-    for line in text.splitlines():
-        if match := _PROCESS.match(line):
-            yield from _made(pid, thread, frames)
-            pid, thread, frames = int(match[1]), None, []
-        elif match := _THREAD.match(line):
-            yield from _made(pid, thread, frames)
-            number = int(match[1]) if match[1] else int(match[2], 16) % 2**62
-            name = match["name"] or ""
-            thread, frames = (pid if name == "MainThread" else number, name, "gil" in match["states"]), []
-        elif (match := _STACK_FRAME.match(line)) and len(frames) < MOST_FRAMES:
-            frames.append(r.Frame(match["function"][:200], match["file"][:400], int(match["line"] or 0)))
-    yield from _made(pid, thread, frames)
-
-
-def _made(pid: int, thread: tuple[int, str, bool] | None, frames: list[r.Frame]) -> Iterator[r.Stack]:
-    if thread is not None:
-        tid, name, gil = thread
-        yield r.Stack(pid=pid, tid=tid, thread=name, frames=tuple(frames), owns_gil=gil)
-
-
+PACKED = (kinds.GZIP, kinds.ZIP, kinds.SQLITE)  # of which the unpacked bytes are no file that could be opened
 Reader = Callable[[BinaryIO, str, str, float, float], Contents]
 READERS: dict[str, Reader] = {
     kinds.DUMP: _dump,
     kinds.DUMP_JSON: _dump,
     kinds.RAS: _ras,
     kinds.STACKS_JSON: _stacks_json,
-    kinds.STACKS_TEXT: _stacks_text,
+    kinds.STACKS_TEXT: _texts(kinds.STACKS_TEXT, parse_stack_text),
+    kinds.PYSTACK: _texts(kinds.PYSTACK, parse_pystack),
+    kinds.GDB: _texts(kinds.GDB, parse_gdb),
+    kinds.DCGM: _dcgm,
+    kinds.SQLITE: _nsys,
+    kinds.ZIP: _zip,
     kinds.LOG: _log,
+    kinds.CHECKPOINT: _checkpoint,
+    kinds.SESSION: _session,
     kinds.SMI: _smi,
     kinds.TRACE: _trace,
 }

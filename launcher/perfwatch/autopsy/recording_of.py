@@ -4,6 +4,7 @@ Ranks are known by number. Where no file tells the pid of a rank, the recording 
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,13 @@ from pathlib import Path
 import msgspec
 
 from perfwatch import __version__
+from perfwatch.autopsy.attempts import Attempt, Named, attempts, place_of
 from perfwatch.autopsy.files import find_files
 from perfwatch.autopsy.kinds import DUMP, LOG
 from perfwatch.autopsy.reading import Contents, read_file
 from perfwatch.errors import SessionUnwritable
-from perfwatch.recording.recording import BUDGET_BYTES, Record, Recorder, Recording, redacted
+from perfwatch.postmortem import ATTEMPT, diagnose
+from perfwatch.recording.recording import BUDGET_BYTES, Event, Record, Recorder, Recording, redacted
 from perfwatch.recording.session import AUTOPSY, Session, choose_directory, this_machine
 from perfwatch.recording.writer import Writer
 from perfwatch.text import duration
@@ -31,10 +34,12 @@ LIST_SECONDS = 30.0
 FILE_SECONDS = 120.0  # for one file
 ALL_SECONDS = 600.0  # for all of them
 MOST_READINGS = 500_000
+MOST_HOSTS = 1024  # of an attempt that are kept
 GRACE_SECONDS = 5.0  # in which a child that has stopped reading answers
-BATCH = 500  # readings that are handed to the writer at once
+BATCH = 100  # readings that are handed to the writer at once
 SETTLE_SECONDS = 10.0
 
+_NUMBER = re.compile(r"\d+")
 Progress = Callable[[int, int], None]
 
 
@@ -42,13 +47,13 @@ Progress = Callable[[int, int], None]
 class Gathered:
     """What was read, file by file, and what was not."""
 
-    contents: list[tuple[str, Contents]] = field(default_factory=list)
+    contents: list[tuple[str, str, Contents]] = field(default_factory=list)  # place (``attempts``), name, content
     missing: list[tuple[str, str, str]] = field(default_factory=list)  # file, reason, advice
 
     @property
     def read(self) -> int:
         """Files that said something, if only that nothing ended in them."""
-        return sum(1 for _, one in self.contents if one.readings or one.kind == LOG)
+        return sum(1 for *_, one in self.contents if one.readings or one.event or one.kind == LOG)
 
 
 def gather(
@@ -97,10 +102,26 @@ def gather(
             found.missing.append((shown, (getattr(error, "strerror", None) or str(error))[:200], ""))
             continue
         readings += len(contents.readings)
-        found.contents.append((shown, contents))
+        found.contents.append((place_of(path, whole), shown, contents))
         if contents.reason:
             found.missing.append((shown, contents.reason, contents.advice))
+    _leave_out_other_jobs(found)
     return found
+
+
+def _leave_out_other_jobs(found: Gathered) -> None:
+    """Of recorded sessions only those of the job of the newest: the same command, numbers apart, or the same id of a scheduler."""
+    sessions = [(name, one.event.facts) for _, name, one in found.contents if one.event is not None]
+    newest = max((facts for _, facts in sessions), key=lambda facts: facts["ended"], default=None)
+    others = {name for name, facts in sessions if newest is not None and not _same_job(facts, newest)}
+    found.contents = [one for one in found.contents if one[1] not in others]
+    found.missing += [(name, "a session of another job: it was left out", "give it alone") for name in sorted(others)]
+
+
+def _same_job(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    return (one["job"] == other["job"] != "") or _NUMBER.sub("#", str(one["command"])) == _NUMBER.sub(
+        "#", str(other["command"])
+    )
 
 
 def common_folder(files: Sequence[str]) -> str:
@@ -112,18 +133,66 @@ def common_folder(files: Sequence[str]) -> str:
 
 
 def recording_of(gathered: Gathered, command: Sequence[str], now: float) -> Recording:
-    """The recording: every reading at its beginning, which is the newest moment that the files tell.
+    """The recording of the last attempt: every reading at its beginning, which is the newest moment that the files tell.
+
+    Earlier attempts are judged by themselves, and their verdicts are its events.
 
     Args:
         gathered: the files.
         command: what was typed.
         now: unix time, where no file tells any.
     """
-    numbers = _Numbers(gathered)
+    *before, last = attempts(gathered.contents)
+    events = tuple(_told(one, command, now) for one in before)
+    if before:
+        events += (Event(0.0, ATTEMPT, "the last attempt", None, _facts(last)),)
+    return _recording(last.contents, gathered.missing, events, command, now)
+
+
+def _told(one: Attempt, command: Sequence[str], now: float) -> Event:
+    """An earlier attempt and the verdict on it."""
+    verdict = diagnose(_recording(one.contents, [], (), command, now))
+    return Event(0.0, ATTEMPT, verdict.summary, verdict, _facts(one))
+
+
+def _facts(one: Attempt) -> dict[str, object]:
+    """Of an attempt when it was, how far it came, where it ran."""
+    every = [reading for _, contents in one.contents for reading in contents.readings]
+    spans = [reading for reading in every if isinstance(reading, r.LogSpan)]
+    saved = [reading for reading in every if isinstance(reading, r.SavedCheckpoint)]
+    sessions = [contents.event.facts for _, contents in one.contents if contents.event is not None]
+    hosts = [reading.host for reading in every if isinstance(reading, r.FailureLine)] + [it["host"] for it in sessions]
+
+    def newest(values: Iterable[int | None]) -> int | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return {
+        "began": one.began,
+        "ended": one.ended,
+        "number": one.number,
+        "hosts": sorted({host for host in hosts if host})[:MOST_HOSTS],
+        "ranks": len(one.ranks),
+        "first_step": min((it.first_step for it in spans if it.first_step is not None), default=None),
+        "last_step": newest([*(it.last_step for it in spans), *(it["last_step"] for it in sessions)]),
+        "resumed_step": newest(it.resumed_step for it in spans),
+        "saved_step": newest([*(it.saved_step for it in spans), *(it.step for it in saved)]),
+        "saved_files": len(saved),
+    }
+
+
+def _recording(
+    named: Sequence[Named],
+    unread: Iterable[tuple[str, str, str]],
+    events: tuple[Event, ...],
+    command: Sequence[str],
+    now: float,
+) -> Recording:
+    """What the files of one attempt say."""
+    numbers = _Numbers(named)
     readings: list[r.Reading] = [*numbers.processes()]
     seen: dict[tuple[int, str], tuple[float, str]] = {}
-    missing = list(gathered.missing)
-    for name, contents in gathered.contents:
+    missing = list(unread)
+    for name, contents in named:
         for reading in contents.readings:
             if isinstance(reading, r.RecordedGroup):
                 place = (reading.rank, reading.group)
@@ -139,9 +208,9 @@ def recording_of(gathered: Gathered, command: Sequence[str], now: float) -> Reco
         )
         for name, reason, advice in missing
     ]
-    created = _newest(gathered, now)
+    created = _newest(named, now)
     counts: dict[str, int] = {}
-    for _, contents in gathered.contents:
+    for _, contents in named:
         counts[contents.kind] = counts.get(contents.kind, 0) + 1
     session = Session(
         version=__version__,
@@ -153,17 +222,19 @@ def recording_of(gathered: Gathered, command: Sequence[str], now: float) -> Reco
             "world_size": numbers.world_size,
             "files": sum(counts.values()),
             **{f"files: {kind}": count for kind, count in sorted(counts.items())},
-            "log_lines": sum(contents.lines for _, contents in gathered.contents),
+            "log_lines": sum(contents.lines for _, contents in named),
         },
     )
     records = tuple(Record(0.0, redacted(reading)) for reading in readings)  # type: ignore[arg-type]
-    return Recording(session, records)
+    told = tuple(contents.event for _, contents in named if contents.event is not None)
+    return Recording(session, records, (*told, *events))
 
 
-def _newest(gathered: Gathered, now: float) -> float:
-    """The newest moment of which a log tells, or else at which a dump was written."""
-    told = [one.newest for _, one in gathered.contents if one.newest is not None]
-    written = [one.modified for _, one in gathered.contents if one.kind == DUMP]
+def _newest(named: Sequence[Named], now: float) -> float:
+    """The newest moment of which a log or a session tells, or else at which a dump was written."""
+    told = [one.newest for _, one in named if one.newest is not None]
+    told += [one.event.facts["ended"] for _, one in named if one.event is not None]
+    written = [one.modified for _, one in named if one.kind == DUMP]
     moment = max(told or written, default=now)
     return moment if 0.0 <= moment < LATEST_CREATED else now
 
@@ -171,11 +242,11 @@ def _newest(gathered: Gathered, now: float) -> float:
 class _Numbers:
     """Who is which rank, by what all files say together."""
 
-    def __init__(self, gathered: Gathered) -> None:
+    def __init__(self, named: Sequence[Named]) -> None:
         self._pids: dict[int, int] = {}
         ranks: set[int] = set()
         members: set[int] = set()
-        for _, contents in gathered.contents:
+        for _, contents in named:
             if contents.rank is not None and contents.readings:
                 ranks.add(contents.rank)
             for one in contents.readings:
@@ -255,5 +326,7 @@ def keep(
         recorder.append(0.0, batch)
         if not writer.settle(SETTLE_SECONDS):
             break
+    for event in recording.events:
+        recorder.event(event.at, event.kind, event.text, event.verdict, event.facts)
     recorder.event(0.0, "verdict", verdict.summary, verdict)
     return folder, recorder.close(SETTLE_SECONDS)

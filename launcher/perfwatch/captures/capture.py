@@ -1,6 +1,6 @@
 """What every capture is: a real profiler, for a bounded window, on the live job; and the records that go with it.
 
-``Request`` is what somebody asked for, ``Scene`` is the job as it stands, ``Window`` is what a capture may use to work,
+``Request`` is what was asked for, ``Scene`` is the job as it stands, ``Window`` is what a capture may use to work,
 ``Outcome`` is what came of it. Requests and outcomes travel as JSON between a command, the watcher and its helper.
 """
 
@@ -109,7 +109,7 @@ class Scene:
 
     @property
     def may_be_hung(self) -> bool:
-        """Whether the job hangs, or is suspected to."""
+        """True if the job hangs, or is suspected to."""
         return "hung" in (self.state, self.suspected)
 
 
@@ -138,7 +138,7 @@ class Window(Protocol):
         ...
 
     def tell(self, text: str) -> None:
-        """One line on what goes on, for whoever waits."""
+        """One line on what goes on, for the user who waits."""
         ...
 
     @property

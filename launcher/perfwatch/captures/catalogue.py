@@ -1,4 +1,4 @@
-"""Every capture that there is; a file of its own, for a watch needs none of them until somebody asks for one."""
+"""Every capture that there is; a file of its own, for a watch needs none of them until one is asked for."""
 
 from perfwatch.captures import flame, ncu, nsys, stacks, torch_memory, torch_profiler
 from perfwatch.captures.capture import Capture

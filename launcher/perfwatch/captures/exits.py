@@ -36,6 +36,6 @@ class Exits:
                 self._files[pid].unlink()
 
     def close(self) -> None:
-        """All of them have, or nobody waits for them any more."""
+        """All of them have, or nothing waits for them any more."""
         for pid in self._files:
             self.release(pid)

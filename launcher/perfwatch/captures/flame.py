@@ -3,7 +3,7 @@
 One rank, unless several are named: that of the PID that was given, or the one that the verdict blames, or the first.
 
 For each process a flame graph (SVG, any browser) and a speedscope profile (the same with threads side by side). Idle
-threads are shown too: a training thread that waits for data is what somebody looks for.
+threads are shown too: a training thread that waits for data is what the reader looks for.
 """
 
 from collections.abc import Mapping
@@ -151,7 +151,7 @@ def _files(subject: Subject, folder: Path) -> list[File]:
         for _, suffix, viewer in _FORMATS:
             path = folder / f"{name}.{suffix}"
             if path.is_file() and (size := path.stat().st_size):
-                path.chmod(0o600)  # py-spy writes with the umask of whoever typed the command
+                path.chmod(0o600)  # py-spy writes with the umask of the user
                 found.append(File(path=str(path), size_bytes=size, pid=pid, rank=subject.rank, opens_with=viewer))
             else:
                 path.unlink(missing_ok=True)

@@ -140,7 +140,7 @@ def dcgm_profiles(proc: Path = Path("/proc")) -> int | None:
 
 @contextmanager
 def held(capture: Capture, subjects: tuple[Subject, ...], home: Path) -> Iterator[None]:
-    """Keep other captures of perfwatch away from what this one uses, whoever asked for them.
+    """Keep other captures of perfwatch away from what this one uses, from whichever process they are asked.
 
     Args:
         capture: what it ``USES`` is locked for each process.

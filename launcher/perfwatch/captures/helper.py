@@ -114,11 +114,11 @@ class Helper:
 
 
 def _lives(pid: int) -> bool:
-    """Whether our child has yet to end."""
+    """True if our child has yet to end."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:
-        return False  # somebody else in this process has collected it
+        return False  # another part of this process has collected it
 
 
 def _become(

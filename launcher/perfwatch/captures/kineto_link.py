@@ -1,7 +1,7 @@
 """The way to the profilers inside a job: through the endpoint that ``run`` keeps, or one that we bind ourselves.
 
-A job that was started with KINETO_USE_DAEMON by somebody else asks an endpoint too; where nobody serves it, it is ours for
-the time of a capture. One that somebody else serves (dynolog) is left to him.
+A job that was started with KINETO_USE_DAEMON by another tool asks an endpoint too; where no process serves it, it is ours for
+the time of a capture. One that another process serves (dynolog) is left to it.
 """
 
 import errno
@@ -24,7 +24,7 @@ from perfwatch_probes.readable import readable
 KIND = "torch"
 ASK_SECONDS = 2.0
 DEFAULT_POLL_SECONDS = 5.0  # Kineto's own
-# Where nobody served the endpoint a client tries again with pauses that double, from 10 ms to 5.12 s.
+# Where no process served the endpoint a client tries again with pauses that double, from 10 ms to 5.12 s.
 FIRST_POLL_SECONDS = 12.0
 USE = "KINETO_USE_DAEMON"
 FOLDER = "KINETO_IPC_SOCKET_DIR"
@@ -102,7 +102,7 @@ class OwnLink:
         address: what the job's environment names.
         clock: monotonic seconds.
 
-    Raises OSError when it cannot be bound (EADDRINUSE: somebody serves it).
+    Raises OSError when it cannot be bound (EADDRINUSE: another process serves it).
     """
 
     poll_seconds = DEFAULT_POLL_SECONDS
@@ -125,7 +125,7 @@ class OwnLink:
             self._endpoint.serve()
 
     def close(self) -> None:
-        """Let the address go: a file that nobody serves would delay the job."""
+        """Let the address go: a file that no process serves would delay the job."""
         if isinstance(self._address, str):
             os.unlink(self._address)
         self._endpoint.close()

@@ -140,7 +140,7 @@ def _subject(request: Request, scene: Scene) -> Subject:
 
 
 def _attaching(scene: Scene) -> str:
-    """Whether the ncu that is installed could attach to a process, in words; nothing where there is none."""
+    """What to say of an installed ncu that can or cannot attach to a process; nothing where there is none."""
     try:
         tool = find("ncu", scene.environment, run_program)
         if can_attach(options(tool, run_program)):

@@ -60,7 +60,7 @@ def available(request: Request, scene: Scene) -> None:
     """An armed session, or a machine that may be sampled as a whole."""
     if NAME in scene.armed:
         if OVER_NCCL not in request.options and talks_over_nccl(scene):
-            # One of ten, with the nsys 2025.3.1 of an Nsight Compute install on two H200; over gloo four windows harmed nobody.
+            # One of ten, with the nsys 2025.3.1 of an Nsight Compute install on two H200; over gloo four windows harmed no rank.
             raise CaptureRefused(
                 "the ranks talk over NCCL, and of ten windows that nsys opened on such jobs one ended a rank with signal 11",
                 "perfwatch capture torch  # the same kernels, of every rank; or take the risk: --over-nccl",
@@ -71,7 +71,7 @@ def available(request: Request, scene: Scene) -> None:
 
 
 def talks_over_nccl(scene: Scene) -> bool:
-    """Whether there are several ranks, and torch's watchdog of an NCCL group runs in one of them."""
+    """True if there are several ranks, and torch's watchdog of an NCCL group runs in one of them."""
     if len(scene.subjects) < 2:
         return False
     names = (comm for one in scene.subjects for comm in (scene.proc / str(one.pid) / "task").glob("*/comm"))

@@ -33,21 +33,21 @@ class Pace:
 
     @property
     def stepping(self) -> bool:
-        """Whether every rank that has made steps makes them still."""
+        """True if every rank that has made steps makes them still."""
         return (
             self.seconds is not None and self.ago_seconds is not None and self.ago_seconds < max(2.0, 5 * self.seconds)
         )
 
     @property
     def changed(self) -> bool:
-        """Whether the newest steps take so much longer or shorter that nothing can be planned by the median of the recent ones."""
+        """True if the newest steps take so much longer or shorter that nothing can be planned by the median of the recent ones."""
         if self.seconds is None or self.newest_seconds is None:
             return False
         return not self.seconds / CHANGED_TIMES <= self.newest_seconds <= self.seconds * CHANGED_TIMES
 
 
 def as_fast(now: Pace, before: Pace, most_times: float) -> bool:
-    """Whether steps take at most so many times as long as before, by the median or by the mean."""
+    """True if steps take at most so many times as long as before, by the median or by the mean."""
     pairs = ((now.seconds, before.seconds), (now.mean_seconds, before.mean_seconds))
     return any(one is not None and was is not None and one <= most_times * was for one, was in pairs)
 
@@ -110,7 +110,7 @@ def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) ->
     start = opened or before
     usual = before.seconds if before.stepping else start.seconds if start.stepping else None
     if usual is None:
-        return "what the window cost cannot be said: the job made no steps that are counted"
+        return "overhead unknown: no steps of the job are counted"
     if opened is not None and (made := _made(before, opened)) >= FEW_STEPS:
         usual = (opened.at - before.at) / made
     lost = (after.at - start.at) - _made(start, after) * usual

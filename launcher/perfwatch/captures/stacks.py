@@ -24,7 +24,7 @@ from perfwatch.captures.guard import refuse_absent_ranks
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PermissionDenied
 from perfwatch.jobs.other_trees import job_around
 from perfwatch.jobs.permission import refuse_unreadable
-from perfwatch.recording.redaction import redact
+from perfwatch.recording.redaction import redact, redact_command
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
 from perfwatch.text import clean, duration
@@ -54,6 +54,7 @@ MOST_NATIVE = 2  # ranks; the suspect, and one to compare it with
 _AGAIN_SECONDS = 0.2
 MOST_LOCALS = 20  # of one frame
 LONGEST_VALUE = 120
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SECRET_NAME = re.compile(r"pass|secret|token|key|auth|cred", re.I)
 
 
@@ -146,7 +147,7 @@ def sample(pid: int, request: Request) -> Outcome:
 
 
 def collect(request: Request, scene: Scene, window: Window) -> Collected:
-    """Dump everybody, fold, write the page and every thread below it."""
+    """Dump every process, fold, write the page and every thread below it."""
     subjects = scene.wanted(request)
     notes: list[str] = []
     if request.options.get("native"):
@@ -268,7 +269,7 @@ def _of_interest(subjects: tuple[Subject, ...], stacks: list[Stack]) -> list[tup
 
 
 def _odd_first(folded: Folded) -> Folded:
-    """Who stands apart before those who agree, and these still among the groups that a page shows in full."""
+    """Ranks that stand apart before those that agree, and these still among the groups that a page shows in full."""
     if folded.dominant is None:
         return folded
     before = folded.outliers[: MOST_IN_FULL - 1]
@@ -304,6 +305,8 @@ def _local(found: Mapping[str, Any]) -> str:
     name, value = str(found["name"]), str(found["repr"])
     if _SECRET_NAME.search(name):
         return f"{name} = [redacted]"
+    words = iter(redact_command(_QUOTED.findall(value)))  # a list of words may be a command line: "--password", "..."
+    value = _QUOTED.sub(lambda _: f'"{next(words)}"', value)
     text = redact(f"{name}={value}").partition("=")[2]
     return f"{name} = {text if len(text) <= LONGEST_VALUE else f'{text[:LONGEST_VALUE]}…'}"
 
@@ -336,7 +339,7 @@ def _nothing(readings: list[Reading], command: str) -> CaptureFailed | Permissio
     refused = next((one for one in readings if isinstance(one, ProbeCall) and one.reason), None)
     if refused is not None:
         if "denied" in refused.reason:
-            return PermissionDenied(refused.reason, f"sudo $(command -v perfwatch){command.removeprefix('perfwatch')}")
+            return PermissionDenied(refused.reason, f"sudo {command}")
         return CaptureFailed(refused.reason, refused.advice)
     return CaptureFailed("every stack moved while it was read", "try again, or: perfwatch capture flame")
 

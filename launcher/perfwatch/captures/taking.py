@@ -191,7 +191,7 @@ def failed(request: Request, error: str, advice: str, exit_code: int, seconds: f
 
 
 def _clear(folder: Path) -> None:
-    """Take the folder back if nothing came into it: a raw file that cannot be read is kept for whoever can."""
+    """Take the folder back if nothing came into it: a raw file that cannot be read is kept for a program that can."""
     try:
         folder.rmdir()
     except OSError:

@@ -46,7 +46,7 @@ class TraceFolder:
         return str(self.path / "trace.json")
 
     def begun(self, subject: Subject) -> bool:
-        """Whether a rank has begun to record: Kineto opens the file with the window."""
+        """True if a rank has begun to record: Kineto opens the file with the window."""
         return any(
             (self.path / f"trace_{pid}.json{ending}").exists()
             for pid in {subject.pid, *pids_inside(subject.pid, self._proc)}
@@ -65,7 +65,7 @@ class TraceFolder:
         return None
 
     def _is_from(self, subject: Subject, usual: Path) -> bool:
-        """Whether a file in a folder that is open to all is this rank's, and of now: anybody can put one there."""
+        """True if a file in a folder that is open to all is this rank's, and of now: any user can put one there."""
         try:
             state = usual.lstat()
         except OSError:

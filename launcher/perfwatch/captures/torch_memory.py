@@ -1,6 +1,6 @@
 """``capture memory``: a snapshot of torch's CUDA allocator in each rank, through the endpoint that torch.profiler asks.
 
-What is allocated where, with the history of a short window: who allocated and freed in it, with stacks. Written by torch as
+What is allocated where, with the history of a short window: what was allocated and freed in it, with stacks. Written by torch as
 a pickle, which pytorch.org/memory_viz opens in a browser; it is never unpickled here. Tried with torch 2.11 on an H200; a
 torch without CUDA offers none.
 """

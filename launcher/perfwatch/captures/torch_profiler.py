@@ -149,7 +149,7 @@ def _no_allocations(files: tuple[File, ...]) -> list[str]:
 
 
 def _read(files: tuple[File, ...], window: Window) -> tuple[list[TorchTrace], list[str]]:
-    """What the traces say; one that cannot be read is kept for whoever can, and that is said."""
+    """What the traces say; one that cannot be read is kept for a program that can, and that is said."""
     traces: list[TorchTrace] = []
     unread: list[str] = []
     ends = window.clock() + READ_SECONDS

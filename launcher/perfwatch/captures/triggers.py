@@ -36,7 +36,7 @@ def states(text: str) -> tuple[str, ...]:
     wanted = tuple(word.strip() for word in text.split(",") if word.strip())
     wrong = [word for word in wanted if word not in RULED]
     if wrong:
-        raise UsageError(f"--capture-on {text}: {wrong[0]} is none of {', '.join(RULED)}", "--capture-on slow,hung")
+        raise UsageError(f"--capture-on {text}: {wrong[0]} is not one of {', '.join(RULED)}", "--capture-on slow,hung")
     return wanted
 
 
@@ -54,14 +54,14 @@ class Limits:
     _triggered_at: float = field(default=float("-inf"))
 
     def together(self) -> bool:
-        """Whether a trigger belongs to the one before it; counts it as the newest either way."""
+        """True if a trigger belongs to the one before it; counts it as the newest either way."""
         now = self.clock()
         with_it = now - self._triggered_at < TOGETHER_SECONDS
         self._triggered_at = now
         return with_it
 
     def allow_rule(self) -> bool:
-        """Whether a verdict may ask for a capture now; counts it if so."""
+        """True if a verdict may ask for a capture now; counts it if so."""
         now = self.clock()
         if self.by_rule >= MOST_BY_RULE or now - self._ruled_at < COOLDOWN_SECONDS:
             return False

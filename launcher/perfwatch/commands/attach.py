@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from perfwatch.attach.asked import Container, Pod, Slurm
 from perfwatch.errors import EXIT_CODES, UsageError
-from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.exporters.options import AskedOutlets
 from perfwatch.exporters.wanted import Wanted
-from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated
+from perfwatch.gate import DescribedModel, MinMfu, Model, checked, gated
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.options import Argument, Exit, Json, Option, typed
 from perfwatch.watching.options import HangTimeout, JsonVersion
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from perfwatch.recording.recording import Sink
     from perfwatch.recording.session import Session
     from perfwatch.verdict import Verdict
-
-
-WHICH = "Which job, where it is not a PID"
 
 
 def attach(
@@ -30,18 +28,9 @@ def attach(
             no_option=("--pid", "-p"),
         ),
     ] = None,
-    slurm: Annotated[
-        int | None,
-        Option("--slurm", metavar="JOBID", min=1, panel=WHICH, setting=False, help="The job of this Slurm job here."),
-    ] = None,
-    pod: Annotated[
-        str | None,
-        Option("--pod", metavar="NAME|UID", panel=WHICH, setting=False, help="The job in this Kubernetes pod."),
-    ] = None,
-    container: Annotated[
-        str | None,
-        Option("--container", metavar="ID|NAME", panel=WHICH, setting=False, help="The job in this container."),
-    ] = None,
+    slurm: Slurm = None,
+    pod: Pod = None,
+    container: Container = None,
     watch: Annotated[bool, Option("--watch", "-w", help="Stay, and report every change.")] = False,
     json: Json = False,
     json_version: JsonVersion = 2,
@@ -50,22 +39,14 @@ def attach(
         str | None, Option("--session", "-s", metavar="DIR", help="Where to keep the recording.")
     ] = None,
     fresh: Annotated[
-        bool, Option("--fresh", help="Look anew, also beside a watcher or daemon that knows the job already.")
+        bool, Option("--fresh", help="Sample the job anew, even if a watcher or daemon knows it already.")
     ] = False,
     without_stacks: Annotated[
-        bool, Option("--without-stacks", help="Say what can be said where the job's memory may not be read.")
+        bool, Option("--without-stacks", help="Judge without stacks, where the job's memory may not be read.")
     ] = False,
-    params: Params = None,
-    tokens_per_step: TokensPerStep = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    sequence: Sequence = None,
+    described: DescribedModel = Model,
     min_mfu: MinMfu = None,
-    metrics_port: MetricsPort = None,
-    metrics_socket: MetricsSocket = None,
-    metrics_token: MetricsToken = None,
-    metrics_command: MetricsCommand = False,
-    notify: Notify = None,
+    asked: AskedOutlets = Wanted,
 ) -> None:
     """Say why a running job makes no progress.
 
@@ -75,7 +56,7 @@ def attach(
     30 hung, 40 finished, 41 crashed or killed, 50 inconclusive, 60 below --min-mfu, 3 no such process, 77 permission
     denied.
 
-    Beside a perfwatch run, daemon or attach --watch of your own the verdict is that of the watcher, which knows the job for longer.
+    If your own perfwatch run, daemon or attach --watch, or a daemon of root, watches the job already, its verdict is printed.
 
     \b
     Examples:
@@ -94,24 +75,27 @@ def attach(
     from perfwatch.attach.asked import process
     from perfwatch.text import duration
     from perfwatch.watching.status_line import StatusLine
-    from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 
     pid = process(target, slurm, pod, container)  # before anything heavy is loaded: it may be gone
-    outlets = Wanted()  # settings are for those that stay
-    if watch:
-        outlets = wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify)
-    elif typed("metrics_port") or typed("metrics_socket") or typed("notify"):
-        raise UsageError("--metrics-port and --notify are for a watch that stays", f"perfwatch attach {pid} --watch")
+    outlets = asked() if watch else Wanted()  # settings are for those that stay
+    if not watch and any(map(typed, ("metrics_port", "metrics_socket", "otlp", "notify", "heartbeat", "on_verdict"))):
+        raise UsageError(
+            "--metrics-port, --otlp, --notify and --on-verdict need --watch", f"perfwatch attach {pid} --watch"
+        )
 
-    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu)
+    model = checked(described(), min_mfu)
     status = StatusLine(sys.stderr)
     if not watch and Path(f"/proc/{pid}").exists():  # before what takes a second to load
-        most = f"up to {duration(UNCLEAR_SECONDS)}, or up to {duration(patience)} for a wait that can end on its own"
+        from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
+
+        most = f"up to {duration(UNCLEAR_SECONDS)}"
+        if patience > UNCLEAR_SECONDS:
+            most += f", or up to {duration(patience)} for a wait that can end on its own"
         status.begin(f"attaching to pid {pid}: the verdict takes {most}")
 
     from perfwatch.attach.attached import Attached
     from perfwatch.attach.relayed import ask_watcher
-    from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
+    from perfwatch.exporters.exporters import Outlets, opened_outlets
     from perfwatch.processes.stop_signals import Leaving
     from perfwatch.report.json import as_json
     from perfwatch.report.verdicts import possible_here, print_verdict
@@ -132,8 +116,7 @@ def attach(
             raise
 
     def opened(session: "Session", folder: Path | None, recorder: "Sink | None") -> Outlets:
-        tell = partial(say, sys.stderr)
-        return Outlets(session, folder, recorder, tell, open_metrics(outlets, tell), open_notifier(outlets, tell))
+        return opened_outlets(outlets, session, folder, recorder, partial(say, sys.stderr))
 
     with status, Leaving() as leaving:
         known = None

@@ -18,8 +18,8 @@ def bundle(
 ) -> None:
     """Make one redacted archive of a session.
 
-    It can be sent to someone: everything that looks like a secret is taken out once more. Whoever gets the archive
-    runs: perfwatch replay FILE.
+    To send to someone: everything that looks like a secret is removed once more. Prints what was removed and how to look
+    into the archive. The receiver runs: perfwatch replay FILE.
 
     \b
     Examples:
@@ -31,11 +31,15 @@ def bundle(
     from perfwatch.errors import UsageError
     from perfwatch.recording import archive
     from perfwatch.recording.finding import find_session
+    from perfwatch.report.moment import as_newest
     from perfwatch.report.progress import bar
     from perfwatch.report.saving import whole
+    from perfwatch.text import say
     from perfwatch_probes.deadline import KillableChild
 
     folder = find_session(session, os.environ, KillableChild())
+    if session is None:
+        say(sys.stderr, as_newest(folder))
     target = output or Path(f"{folder.name}.tar.gz")
     if os.path.exists(target):  # not where we may not look: writing says so
         raise UsageError(f"{target} exists already", "give another name: -o FILE")
@@ -45,11 +49,18 @@ def bundle(
         print(f"left out: {name} (not a file of the recording)", file=sys.stderr)
     if bundled.dropped_lines:
         print(f"left out: {bundled.dropped_lines} damaged lines", file=sys.stderr)
+    kinds = ", ".join(f"{count} {kind if count > 1 else kind[:-1]}" for kind, count in bundled.redacted.items())
+    print(f"redacted: {kinds or 'nothing looked like a secret'}", file=sys.stderr)
     if json:
-        import msgspec
+        from perfwatch.text import json_text
 
         told = {"schema": "perfwatch.bundle/1", "path": str(target), "files": bundled.names, "left_out": bundled.left_out,
-                "dropped_lines": bundled.dropped_lines}  # fmt: skip
-        print(msgspec.json.encode(told).decode())
-    else:
-        print(str(target))
+                "dropped_lines": bundled.dropped_lines, "redacted": bundled.redacted}  # fmt: skip
+        print(json_text(told))
+        return
+    import shlex
+
+    name = shlex.quote(str(target))
+    print(str(target), flush=True)
+    print(f"look into it before you send it: tar -xzOf {name} | less", file=sys.stderr)
+    print(f"who gets it types: perfwatch replay {name}, or perfwatch report {name} for a page", file=sys.stderr)

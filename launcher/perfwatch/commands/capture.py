@@ -23,7 +23,8 @@ def capture(
         ),
     ] = None,
     session: Annotated[
-        str | None, Option(metavar="S", help="Of the watched job; without a watcher, where the files go.")
+        str | None,
+        Option(metavar="SESSION", help="That of the watched job; without a watcher, the folder for the files."),
     ] = None,
     steps: Annotated[int | None, Option(metavar="N", min=1, help="How many steps; 5 where they are counted.")] = None,
     seconds: Annotated[
@@ -41,17 +42,17 @@ def capture(
     ] = False,
     threads: Annotated[bool, Option("--threads", help="stacks: with every thread of every process.")] = False,
     over_nccl: Annotated[
-        bool, Option("--over-nccl", help="nsys: also where ranks talk over NCCL; one such job crashed.")
+        bool, Option("--over-nccl", help="nsys: also for ranks that communicate over NCCL; one such job has crashed.")
     ] = False,
     rate: Annotated[int | None, Option(metavar="HZ", min=1, max=200, help="flame: samples a second; 50.")] = None,
-    most_mib: Annotated[int, Option(metavar="MIB", min=1, help="What the files may have, together.")] = 64,
+    most_mib: Annotated[int, Option(metavar="MIB", min=1, help="How large the files may be, together.")] = 64,
     json: Json = False,
 ) -> None:
     """Profile a running job for a moment.
 
-    Opens a window of a profiler, reads what it brings and says what it cost. The job needs no change. One started by
-    perfwatch run is armed; another one only if its environment was. What would harm it is refused. Exit codes: 61 not
-    armed or no such profiler here, 62 refused, 63 it failed.
+    Runs a profiler for a short window, reads the result and reports what it cost the job. A job that perfwatch run has
+    started is armed for this, any other only if its environment was. A capture that could harm the job is refused. Exit
+    codes: 61 not armed, or no such profiler here; 62 refused; 63 failed.
 
     \b
     Examples:
@@ -78,9 +79,10 @@ def capture(
     options = {name: "yes" for name, on in given.items() if on} | ({"rate": str(rate)} if rate is not None else {})
     wrong = [name for name in options if name not in chosen.OPTIONS]
     if wrong:
-        raise UsageError(f"--{wrong[0]} is not of a {kind} capture", f"it takes: {', '.join(chosen.OPTIONS) or 'none'}")
+        takes = " ".join(f"[--{name}]" for name in chosen.OPTIONS)
+        raise UsageError(f"a {kind} capture has no --{wrong[0]}", f"perfwatch capture {kind} {takes}".rstrip())
     if steps is not None and seconds is not None:
-        raise UsageError("--steps and --seconds together: which of them?", "give one")
+        raise UsageError("--steps and --seconds exclude each other", f"perfwatch capture {kind} --steps {steps}")
     ranks = _ranks(rank)
     pid = None if target is None else process(target, command=f"perfwatch capture {kind}")
     if pid is None and session is None and not watchers():
@@ -100,7 +102,10 @@ def capture(
         raise UsageError(
             f"--{asked[0]} goes with neither --native nor --session", f"perfwatch capture stacks --{asked[0]}"
         )
-    outcome = _sampled(pid or asking.root_of(control), request, control is not None) if at_once else None
+    root = asking.root_of(control) if pid is None else pid
+    if pid is None and root is not None and not json:
+        say(sys.stderr, f"the watched job is pid {root}; of another one: perfwatch capture {kind} PID")
+    outcome = _sampled(root, request, control is not None) if at_once else None
     if outcome is not None:
         pass
     elif control is not None:
@@ -125,13 +130,14 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
-    """Nobody watches this job: look at it ourselves."""
+    """The job has no watcher: sample it ourselves."""
     from perfwatch.attach.attached import Attached
     from perfwatch.processes.stop_signals import Leaving
 
     with Leaving() as leaving:
-        needs = f"perfwatch capture {request.kind} {pid}" if request.kind in OF_MEMORY else ""
-        attached = Attached(pid, leaving, session=session, needs_memory=needs)
+        typed = f"perfwatch capture {request.kind} {pid}"
+        needs = typed if request.kind in OF_MEMORY else ""
+        attached = Attached(pid, leaving, session=session, needs_memory=needs, needs_environment=typed)
         try:
             return attached.capture(request, sys.stderr)
         finally:
@@ -155,13 +161,13 @@ def _show(outcome: "Outcome", json: bool) -> None:
     import msgspec
 
     from perfwatch.captures.telling import told
-    from perfwatch.text import clean
+    from perfwatch.text import clean, json_text
 
     if json:
         # The evidence is the recording's: a program gets the report.
         public = {"schema": "perfwatch.capture/1", **msgspec.to_builtins(outcome)}
         del public["readings"]
-        print(msgspec.json.format(msgspec.json.encode(public)).decode())
+        print(msgspec.json.format(json_text(public)))
     if outcome.error or not json:
         stream = sys.stderr if outcome.error else sys.stdout
         for line in told(outcome):

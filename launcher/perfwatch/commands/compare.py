@@ -13,27 +13,25 @@ def compare(
         float | None,
         Option(
             metavar="PERCENT",
-            help="Exit with 60 where B's median step is surely slower by more (50: cannot tell).",
+            help="Exit with 60 if B makes fewer steps a second by more than this, with 50 if that is not clear.",
             min=0,
         ),
     ] = None,
-    warm_up: Annotated[
-        int, Option(metavar="STEPS", help="How many first steps of each process are left out.", min=0)
-    ] = 10,
+    warm_up: Annotated[int, Option(metavar="STEPS", help="Leave out so many first steps of each process.", min=0)] = 10,
     json: Json = False,
 ) -> None:
-    """Hold two recorded runs against each other.
+    """Compare two recorded runs.
 
-    Says first in which conditions they differ (world size, GPU, clocks, versions, command line), then how much longer
-    the steps of B take and how sure that is, then where the time and the machine went, and whether the verdict changed.
-    With --fail-if-slower the exit code is a gate: 0 not slower, 60 slower, 50 cannot tell, which holds
-    of a B that crashed or hung, too; otherwise it is 0.
+    Prints the conditions that differ (world size, GPU, clocks, versions, command line), how many steps a second each
+    makes and how certain the difference is, the median step, where the time went, and whether the verdict changed. With
+    --fail-if-slower the exit code is a gate: 0 not slower, 60 slower, 50 not clear, as for a B that crashed or hung.
+    Otherwise it is 0.
 
     \b
     Examples:
       perfwatch compare yesterday/ today/
       perfwatch compare main.tar.gz branch/ --fail-if-slower 5
-      perfwatch compare A B --json | jq '.steps[] | {quantile, change}'
+      perfwatch compare A B --json | jq '.rate | {change, change_interval}'
     """
     import os
 
@@ -56,9 +54,9 @@ def compare(
         progress(2, 3)
         comparison = compared(recordings[0], recordings[1], (str(folders[0]), str(folders[1])), warm_up)
     if json:
-        import msgspec
+        from perfwatch.text import json_text
 
-        print(msgspec.json.encode(comparison).decode())
+        print(json_text(comparison))
     else:
         from perfwatch.comparison.report import ComparisonReport
         from perfwatch.report.console import console

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
+from perfwatch.exporters.options import AskedOutlets
+from perfwatch.exporters.wanted import Wanted
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
-from perfwatch.options import Option, Seconds
+from perfwatch.options import Number, Option, Seconds
 from perfwatch.watching.options import HangTimeout
 
 
@@ -24,7 +25,7 @@ def daemon(
         int | None,
         Option(
             metavar="JOBID",
-            min=1,
+            kind=Number(1, whole=True, likely="4711"),
             help="Only processes of this Slurm job: by the control group that slurmd made. A process outside those groups "
             "counts by its SLURM_JOB_ID, if --user names its user.",
         ),
@@ -35,15 +36,11 @@ def daemon(
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     every: Annotated[float, Option(metavar="TIME", kind=Seconds(0.1), help="How often new jobs are looked for.")] = 5.0,
-    metrics_port: MetricsPort = None,
-    metrics_socket: MetricsSocket = None,
-    metrics_token: MetricsToken = None,
-    metrics_command: MetricsCommand = False,
-    notify: Notify = None,
+    asked: AskedOutlets = Wanted,
 ) -> None:
     """Watch every training job of this machine, as it appears.
 
-    Each job gets a watch and a recording of its own; one that a perfwatch run of your own watches is left to it. When all recordings
+    Each job gets a watcher and a recording. A job that your own perfwatch run watches is left to it. When all recordings
     together exceed the budget the oldest calm ones are removed first. Notebooks are left alone. Root sees the jobs of
     all users, others see their own. SIGTERM completes the recordings and ends it; the jobs are never touched.
 
@@ -53,11 +50,13 @@ def daemon(
       sudo perfwatch daemon --metrics-port 9123 --notify @/etc/perfwatch/webhook
       sudo perfwatch daemon --metrics-port 0.0.0.0:9123 --metrics-token @token
       curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
+      sudo perfwatch daemon --on-verdict /etc/perfwatch/actions/cancel-slurm-job
       sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
-    from perfwatch.daemon.serving import Wishes, serve, uid_of
+    from perfwatch.daemon.serving import Wishes, serve
+    from perfwatch.exporters.options import uid_of
 
     reader = uid_of(readable_by, "--readable-by")
     wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader)
-    serve(wishes, wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify), sys.stderr)
+    serve(wishes, asked(), sys.stderr)

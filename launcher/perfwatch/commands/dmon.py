@@ -27,7 +27,7 @@ def dmon(
         ),
     ] = None,
     interval: Annotated[
-        float, Option("--interval", "-d", metavar="TIME", kind=Seconds(0.2), help="From row to row.")
+        float, Option("--interval", "-d", metavar="TIME", kind=Seconds(0.2), help="The time from row to row.")
     ] = 1.0,
     count: Annotated[int | None, Option("--count", "-c", metavar="N", min=1, help="Stop after N intervals.")] = None,
     csv: Annotated[bool, Option("--csv", help="Every column, comma-separated, with one heading.")] = False,
@@ -35,9 +35,9 @@ def dmon(
 ) -> None:  # fmt: skip
     """Show what the GPUs do.
 
-    One row per card and interval, as nvidia-smi dmon has them; averages of up to ten samples a second (of eight cards four, of
-    intervals of ten seconds and longer one), and beside them the ranks on each card with their steps (steps are known of
-    jobs that perfwatch run has started).
+    One row per card and interval, as in nvidia-smi dmon. Figures are averages of up to ten samples a second: four with
+    eight cards, one for intervals of 10 s or more. The last columns are the ranks on the card and, under perfwatch run,
+    their steps.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from perfwatch.options import PID, Argument, Exit, Json, Option
 
 
 def doctor(
-    pid: Annotated[int | None, Argument("[PID]", help="Look at this process of a job too.", kind=PID)] = None,
+    pid: Annotated[int | None, Argument("[PID]", help="Check this process of a job too.", kind=PID)] = None,
     strict: Annotated[bool, Option("--strict", help="Exit with 1 also where something is limited.")] = False,
     json: Json = False,
 ) -> None:
@@ -24,14 +24,20 @@ def doctor(
     """
     import os
 
-    from perfwatch.doctor.checkup import SCHEMA, Summary, examine_machine
+    from msgspec.structs import replace
+
+    from perfwatch.doctor.checkup import SCHEMA, Ability, Summary, examine_machine
     from perfwatch.doctor.gpu import GpuCheckup
     from perfwatch.doctor.job import examine_job
     from perfwatch.doctor.profilers import examine_profilers
     from perfwatch.processes.programs import run_program
+    from perfwatch.processes.reinvoke import as_typed_here
     from perfwatch_probes.deadline import KillableChild
     from perfwatch_probes.filesystem import Filesystem
     from perfwatch_probes.gpu import GpuProbe
+
+    def as_typed(found: list[Ability]) -> list[Ability]:
+        return [replace(one, fix=as_typed_here(one.fix)) for one in found]
 
     child, filesystem = KillableChild(), Filesystem()
     gpus = GpuCheckup(GpuProbe())
@@ -41,12 +47,13 @@ def doctor(
         *examine_profilers(os.environ, run_program),
     ]
     job = [] if pid is None else examine_job(filesystem, pid, child, gpus)
+    machine, job = as_typed(machine), as_typed(job)
     summary = Summary.of([*machine, *job])
     if json:
-        import msgspec
+        from perfwatch.text import json_text
 
         found = {"schema": SCHEMA, "machine": machine, "pid": pid, "job": job, "summary": summary, "text": str(summary)}
-        print(msgspec.json.encode(found).decode())
+        print(json_text(found))
         raise Exit(summary.exit_code(strict))
     from perfwatch.doctor.report import CheckupReport
     from perfwatch.report.console import console

@@ -39,7 +39,7 @@ def drill(
             hidden_names=("--patience",),
             metavar="TIME",
             kind=Seconds(1.0),
-            help="Passed on to perfwatch; its own default otherwise.",
+            help="The one that perfwatch gets; its own default otherwise.",
         ),
     ] = None,
     python: Annotated[
@@ -51,9 +51,9 @@ def drill(
     resume: Annotated[bool, Option("--resume", help="With -o: leave out what is there already.")] = False,
     json: Json = False,
 ) -> None:
-    """Try the diagnosis on real sick programs.
+    """Try the diagnosis on real faulty programs.
 
-    And on healthy ones that look sick: is it right?
+    And on healthy ones that look faulty: is it right?
 
     Nothing of the machine is changed; every process that a drill starts is ended with it.
 
@@ -74,9 +74,7 @@ def drill(
 
     of_all = {"--only": bool(only), "--repeat": repeat > 1, "--jobs": jobs > 1, "--resume": resume}
     if not every and (given := [option for option, used in of_all.items() if used]):
-        raise UsageError(
-            f"{given[0]} is of the gauntlet", "perfwatch drill --all --help  # the options that go with --all"
-        )
+        raise UsageError(f"{given[0]} needs --all", f"perfwatch drill --all {given[0]} ...")
     if resume and output is None:
         raise UsageError("--resume leaves out what a folder holds already, and none is named", "add -o FOLDER")
     if name is None and not every:

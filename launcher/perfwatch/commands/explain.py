@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.options import Argument, Json
+from perfwatch.options import Argument, Json, nearest
 
 if TYPE_CHECKING:
     from perfwatch.triage.rule import Rule
@@ -34,7 +34,6 @@ def explain(
       perfwatch explain stuck_worker
       perfwatch explain --json | jq -r '.causes[] | [.state, .cause] | @tsv'
     """
-    import difflib
     import shutil
 
     from perfwatch.errors import UsageError
@@ -62,13 +61,12 @@ def explain(
         print(f"{wanted}, a form of {rules[wanted].cause.name}\n")
         print(f"{fitted(end_page(NAMES[wanted]), width)}\n")
     if wanted not in rules:
-        close = difflib.get_close_matches(wanted, rules, n=3, cutoff=0.5)
-        raise UsageError(
-            f"there is no cause named {cause!r}",
-            f"did you mean {' or '.join(close)}?" if close else "perfwatch explain lists them all",
-        )
+        words = (name for name in sorted(rules) if any(one.startswith(wanted) for one in name.split("_")))
+        within = [f"perfwatch explain {name}" for name in words if len(wanted) > 2]
+        advice = "\n".join(within[:5]) or nearest(wanted, rules) or "perfwatch explain lists them all"
+        raise UsageError(f"there is no cause {cause}", advice)
     rule = rules[wanted]
-    print(f"{rule.cause.name} ({rule.cause.state}; who usually has to act: {rule.cause.owner.replace('_', ' ')})\n")
+    print(f"{rule.cause.name} ({rule.cause.state}; usually fixed in: {rule.cause.owner.replace('_', ' ')})\n")
     print(fitted(page(rule.cause.name), width))
     if rule.cause.also and wanted == rule.cause.name:
         forms = "# Forms\n\n## Its forms\n\n" + ", ".join(rule.cause.also)
@@ -76,9 +74,8 @@ def explain(
 
 
 def _print_json(rules: "list[Rule]") -> None:
-    import msgspec
-
     from perfwatch.report.explanation import page, sentence
+    from perfwatch.text import json_text
 
     causes = [
         {
@@ -91,4 +88,4 @@ def _print_json(rules: "list[Rule]") -> None:
         }
         for rule in rules
     ]
-    print(msgspec.json.encode({"schema": "perfwatch.explain/1", "causes": causes}).decode())
+    print(json_text({"schema": "perfwatch.explain/1", "causes": causes}))

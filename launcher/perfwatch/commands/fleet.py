@@ -16,26 +16,26 @@ def fleet(
     slurm: Annotated[str, Option(metavar="JOBID", help="The nodes of a Slurm job, by srun --overlap.")] = "",
     kubernetes: Annotated[str, Option(metavar="SELECTOR", help="Pods with these labels, by kubectl exec.")] = "",
     job: Annotated[
-        str, Option(metavar="TEXT", help="Which job, where there are several: part of what it says of itself.")
+        str, Option(metavar="TEXT", help="Which job, if there are several: part of its name, run id or command line.")
     ] = "",
     json: Json = False,
     seconds: Annotated[
         float, Option(metavar="TIME", kind=Seconds(1.0, 300.0), help="How long each host samples the job.")
     ] = 8.0,
     deadline: Annotated[
-        float | None, Option(metavar="TIME", kind=Seconds(1.0), help="After which a host does not answer.")
+        float | None, Option(metavar="TIME", kind=Seconds(1.0), help="How long to wait for the answer of a host.")
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     session: Annotated[str | None, Option(metavar="DIR", help="Where to keep the recording.")] = None,
-    command: Annotated[str, Option(metavar="COMMAND", help="What perfwatch is called on the hosts.")] = "",
+    command: Annotated[str, Option(metavar="COMMAND", help="The perfwatch command on the hosts.")] = "",
     options: Annotated[
         str, Option(metavar="OPTIONS", help="More options for ssh or kubectl, e.g. '--namespace training'.")
     ] = "",
 ) -> None:
     """Say why a job on many hosts makes no progress.
 
-    Looks on all hosts at once, each for some seconds, and gives one verdict: which rank all others wait for, on which host, in
-    which worker, at which line. A host that does not answer is part of the evidence.
+    Samples the job on all its hosts at once, for some seconds, and prints one verdict: which rank all others wait for, on
+    which host, in which worker, at which line. A host that does not answer is part of the evidence.
 
     The exit code tells the state, as for perfwatch attach.
 
@@ -76,7 +76,7 @@ def _engine(hosts: str, slurm: str, kubernetes: str, command: str, options: str)
 
     if sum(map(bool, (hosts, slurm, kubernetes))) != 1:
         raise UsageError(
-            "say where the ranks are, in one way",
+            "name the hosts of the job in one way",
             "perfwatch fleet --hosts a,b[1-4], or --slurm JOBID, or --kubernetes SELECTOR",
         )
     try:

@@ -15,7 +15,7 @@ def headroom(
         str | None,
         Argument(
             "[PID|SESSION|TRACE]",
-            help="A process of a running job, a session, or a trace of torch.profiler; the newest session by default.",
+            help="A process of a running job, a session, or a trace of torch.profiler; the only job by default, else the newest session.",
         ),
     ] = None,
     stacks_from: Annotated[
@@ -39,7 +39,7 @@ def headroom(
     \b
     Examples:
       perfwatch headroom 4242
-      perfwatch headroom                    the newest session
+      perfwatch headroom                    the only job, or the newest session
       perfwatch headroom trace.json.gz --step-seconds 0.031
       perfwatch headroom SESSION --json | jq '.levers[] | {lever, times}'
     """
@@ -47,12 +47,13 @@ def headroom(
     from perfwatch.report.console import console
     from perfwatch.report.headroom import HeadroomReport
 
-    if target is not None and target.isdecimal():
-        found = _of_job(int(target))
+    jobs = _jobs() if target is None else [int(target)] if target.isdecimal() else []
+    if len(jobs) == 1:
+        found = _of_job(jobs[0])
     elif target is not None and target.endswith((".json", ".json.gz")):
         found = _of_trace(Path(target), stacks_from, step_seconds)
     else:
-        found = _of_session(target)
+        found = _of_session(target, len(jobs))
     if json:
         print(as_json(found))
     else:
@@ -67,14 +68,42 @@ def _of_trace(path: Path, stacks_from: Path | None, step_seconds: float | None) 
     return advise(read(path, step_seconds), path, stacks)
 
 
-def _of_session(target: str | None) -> "Headroom":
+def _jobs() -> list[int]:
+    """The training jobs that run here; the only one is said to be meant."""
+    from perfwatch.jobs.chosen import living
+    from perfwatch.text import command_line, say
+    from perfwatch_probes.deadline import KillableChild
+    from perfwatch_probes.filesystem import Filesystem
+
+    child = KillableChild()
+    try:
+        jobs = living(Filesystem(), child)
+    finally:
+        child.close()
+    if len(jobs) == 1:
+        say(
+            sys.stderr, f"the only training job here is pid {jobs[0].tops[0].pid}: {command_line(jobs[0].command)[:80]}"
+        )
+    return [job.tops[0].pid for job in jobs]
+
+
+def _of_session(target: str | None, jobs: int) -> "Headroom":
+    """Of a session; one that was not named is said, with its age. jobs: that run here, where none was named."""
     import os
 
     from perfwatch.recording.finding import find_session
     from perfwatch.report.headroom import of_folder
+    from perfwatch.report.moment import as_newest
+    from perfwatch.text import say
     from perfwatch_probes.deadline import KillableChild
 
-    return of_folder(find_session(target, os.environ, KillableChild()))
+    folder = find_session(target, os.environ, KillableChild())
+    if target is None:
+        why = (
+            f"{jobs} training jobs run here (for one: perfwatch headroom PID)" if jobs else "no training job runs here"
+        )
+        say(sys.stderr, f"{why}; {as_newest(folder)}")
+    return of_folder(folder)
 
 
 def _of_job(pid: int) -> "Headroom":
@@ -97,7 +126,7 @@ def _of_job(pid: int) -> "Headroom":
         folder = Path(session) if session is not None else None
     else:
         with Leaving() as leaving:
-            attached = Attached(pid, leaving)
+            attached = Attached(pid, leaving, needs_environment=f"perfwatch headroom {pid}")
             try:
                 outcome = attached.capture(request, sys.stderr)
                 if outcome.error:

@@ -13,7 +13,7 @@ def kernels(
     csv: Annotated[bool, Option("--csv", help="Every kernel on stdout, one line each, under a header.")] = False,
     json: Json = False,
 ) -> None:
-    """Say what each GPU kernel did, from a report of ncu.
+    """Say what each GPU kernel did, from an ncu report.
 
     Per kernel and per pass (forward, backward, optimizer): time, DRAM rate, tensor cores, L2 cache, instructions. The
     efficiency is how near a kernel came to the nearer of two roofs, the highest DRAM rate seen in this report and the

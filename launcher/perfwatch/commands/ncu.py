@@ -12,7 +12,7 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 def ncu(
     command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="What to run, as you would type it.")],
-    kernel: Annotated[str, Option(metavar="REGEX", help="Only kernels whose function's name matches.")] = "",
+    kernel: Annotated[str, Option(metavar="REGEX", help="Only kernels whose function name matches.")] = "",
     top: Annotated[
         int, Option(metavar="N", min=1, help="The N longest kernels: of --from, or of what was measured.")
     ] = 25,
@@ -38,9 +38,8 @@ def ncu(
 ) -> None:
     """Run a program again, under ncu, and measure some kernels.
 
-    The run ends by itself when they are measured. Each kernel runs several times over, so the program is slow meanwhile
-    and its results count for nothing. Clocks and caches are left as they are; collectives are never measured, for one
-    that waits would hang.
+    The run ends when they are measured. Each kernel is replayed several times, so the program is slow and its results are
+    invalid. Clocks and caches are left as they are. Collectives are not measured: one that waits would hang.
 
     \b
     Examples:
@@ -61,9 +60,11 @@ def ncu(
     from perfwatch.report.progress import bar
 
     if csv and json:
-        raise UsageError("--csv and --json: choose one", "leave one of them out")
+        raise UsageError("--csv and --json exclude each other", "perfwatch ncu --json -- COMMAND")
     if kernel and capture:
-        raise UsageError("--kernel and --from: both choose the kernels", "leave one of them out")
+        raise UsageError(
+            "--kernel and --from exclude each other: both choose the kernels", "perfwatch ncu --from CAPTURE -- COMMAND"
+        )
     names = longest(capture.absolute(), top, os.environ, run_program) if capture else ()
     passed = skip if skip is not None else (100 if names or kernel else 1000)
     choice = Choice(kernel, names, passed, count)

@@ -40,11 +40,11 @@ def ps(
 
         listing = judged(listing, sys.stderr)
     if json:
-        import msgspec
+        from perfwatch.text import json_text
 
-        print(msgspec.json.encode(listing).decode())
+        print(json_text(listing))
         return
     from perfwatch.report.console import LIST_COLUMNS, console
     from perfwatch.report.jobs import JobsReport
 
-    console(sys.stdout, LIST_COLUMNS).print(JobsReport(listing, ranks))
+    console(sys.stdout, LIST_COLUMNS).print(JobsReport(listing, ranks, judge))

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from perfwatch.gate import Hidden, Layers, MinMfu, Model, Params, Sequence, TokensPerStep, checked, gated, told
+from perfwatch.gate import DescribedModel, MinMfu, Model, checked, gated, told
 from perfwatch.options import Argument, Exit, Json, Option
 from perfwatch.watching.options import JsonVersion
 
@@ -27,19 +27,15 @@ def replay(
     final: Annotated[bool, Option("--final", help="Judge at the very end, when the job may be gone.")] = False,
     json: Json = False,
     json_version: JsonVersion = 2,
-    params: Params = None,
-    tokens_per_step: TokensPerStep = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    sequence: Sequence = None,
+    described: DescribedModel = Model,
     min_mfu: MinMfu = None,
 ) -> None:
     """Judge a recorded session again.
 
-    Here or on another machine, now or in a year. Prints the last verdict that was made while the job lived, and how
-    the job ended; the end first where it crashed or was killed and was neither hung nor slow before, and where nothing
-    could be said before. The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed
-    or killed, 50 inconclusive, 60 below --min-mfu.
+    On any machine, at any time. Prints the last verdict on the running job, and how the job ended. The end comes
+    first if the job crashed or was killed and had not been hung, or if there was no verdict before.
+    The exit code tells the state: 0 healthy, 10 busy, 20 slow, 30 hung, 40 finished, 41 crashed or killed, 50
+    inconclusive, 60 below --min-mfu.
 
     \b
     Examples:
@@ -69,7 +65,7 @@ def replay(
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments: choose one of them", "perfwatch replay --final")
-    model = checked(Model(params, tokens_per_step, layers, hidden, sequence), min_mfu, recorded=True)
+    model = checked(described(), min_mfu, recorded=True)
     folder: Path = find_session(session, os.environ, KillableChild())
     with archive.opened(folder) as opened:
         if lines_bytes(opened) > LARGE_BYTES and load_session(opened).mode not in (MODE, AUTOPSY) and _in_seconds(at):

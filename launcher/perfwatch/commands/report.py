@@ -27,7 +27,7 @@ def report(
     """Make a report of a session.
 
     One file that holds everything and opens without a network: the verdict first, then the timeline, the stacks, the
-    threads, what perfwatch used and how it was measured. Which verdict: as perfwatch replay. md, text and json go to stdout
+    threads, what perfwatch used and how it was measured. The verdict is that of perfwatch replay. md, text and json go to stdout
     unless -o names a file.
 
     \b
@@ -45,9 +45,10 @@ def report(
     from perfwatch.recording.finding import find_session
     from perfwatch.recording.recording import load
     from perfwatch.report.formats import FORMATS, ending, named
-    from perfwatch.report.moment import parse_moment
+    from perfwatch.report.moment import as_newest, parse_moment
     from perfwatch.report.saving import save
     from perfwatch.report.story import tell, tell_whole
+    from perfwatch.text import say
     from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
@@ -59,6 +60,8 @@ def report(
         raise UsageError(f"{asked} is not a report format", listed)
     gc.disable()  # a recording is many small records that all stay: looking through them again and again takes as long as reading
     folder = find_session(session, os.environ, KillableChild())
+    if session is None:
+        say(sys.stderr, as_newest(folder))
     with archive.opened(folder) as opened:
         recording = load(opened)
     moment = recording.end if final else None if at is None else parse_moment(at, recording)

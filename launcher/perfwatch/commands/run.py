@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from perfwatch.exporters.options import MetricsCommand, MetricsPort, MetricsSocket, MetricsToken, Notify, wanted
-from perfwatch.gate import Hidden, Layers, Model, Params, Sequence, TokensPerStep
+from perfwatch.exporters.options import AskedOutlets
+from perfwatch.exporters.wanted import Wanted
+from perfwatch.gate import DescribedModel, Model
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.options import Argument, OneOf, Option
 from perfwatch.run.request import ARMS
@@ -21,7 +22,9 @@ def run(
         bool,
         Option("--agent/--no-agent", panel=MORE, help="Count optimizer steps inside the job (a few hundred ns each)."),
     ] = True,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing on stderr; the session has it all.")] = False,
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", help="Print nothing on stderr; the recording has everything.")
+    ] = False,
     session: Annotated[
         Path | None, Option("--session", "-s", metavar="DIR", help="Where the recording goes; a local disk by default.")
     ] = None,
@@ -29,48 +32,41 @@ def run(
     trigger_signal: Annotated[
         str,
         Option(
-            metavar="all|rt", kind=OneOf(("all", "rt")), panel=MORE, help="rt: SIGUSR1 and SIGUSR2 are the job's alone."
+            metavar="all|rt",
+            kind=OneOf(("all", "rt")),
+            panel=MORE,
+            help="Signals that trigger a capture; rt leaves SIGUSR1 and SIGUSR2 to the job.",
         ),
     ] = "all",
-    metrics_port: MetricsPort = None,
-    metrics_socket: MetricsSocket = None,
-    metrics_token: MetricsToken = None,
-    metrics_command: MetricsCommand = False,
-    notify: Notify = None,
+    asked: AskedOutlets = Wanted,
     arm: Annotated[
         str,
         Option(
             metavar="PROFILER",
             kind=OneOf(ARMS),
             panel=MORE,
-            help="Prepare the job for torch, nsys, ncu or ncu-attach, which sleeps until a capture; or none.",
+            help="The profiler to prepare in the job, where it sleeps until a capture: torch, nsys, ncu, ncu-attach or none.",
         ),
     ] = "torch",
     capture_on: Annotated[
         str,
-        Option(
-            metavar="slow,hung", panel=MORE, help="Capture when the verdict says so: now and then, three times at most."
-        ),
+        Option(metavar="slow,hung", panel=MORE, help="Make a capture when this is the verdict, three at most."),
     ] = "",
-    params: Params = None,
-    tokens_per_step: TokensPerStep = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    sequence: Sequence = None,
+    described: DescribedModel = Model,
 ) -> None:
-    """Start a command and watch it. Its output, its input and its exit code are its own.
+    """Start a command and watch it. Its input, output and exit code stay its own.
 
-    One line on stderr when something seems wrong, the verdict when it is sure, a summary at the end. Signals for the
-    job are passed on; SIGRTMIN+8 asks for a verdict now.
+    Prints a line on stderr when something seems wrong, the verdict when it is certain, and a summary at the end. Signals
+    are passed on to the job; SIGRTMIN+8 asks for a verdict now.
 
     \b
     Examples:
       perfwatch run -- python train.py
       perfwatch run -- torchrun --nproc-per-node 8 train.py
-      srun -n8 perfwatch run -- python train.py   one of a node's watches
+      srun -n8 perfwatch run -- python train.py   one watcher on each node
       perfwatch run --metrics-port 9123 --notify @webhook -- python train.py
       perfwatch run --metrics-port 9123 --metrics-token @token -- python train.py
-      kill -RTMIN+8 $(pgrep -of 'perfwatch run')  what does it look like now?
+      kill -RTMIN+8 $(pgrep -of 'perfwatch run')  a verdict now
       kill -RTMIN+9 $(pgrep -of 'perfwatch run')  a torch trace of a few steps
       perfwatch run --capture-on slow -- python train.py
       perfwatch run --params 8e9 --tokens-per-step 4e6 -- torchrun ... train.py
@@ -85,7 +81,7 @@ def run(
     from perfwatch.settings import notes
 
     if arm.startswith("ncu") and not agent:
-        raise UsageError(f"--arm {arm}: it is the agent that opens the window", "leave out --no-agent")
+        raise UsageError(f"--arm {arm}: the agent opens its capture window", "leave out --no-agent")
     if capture_on:  # parsed here alone: the launcher does without the captures
         from perfwatch.captures.triggers import states
 
@@ -99,9 +95,9 @@ def run(
         session=session.absolute() if session else None,
         patience_seconds=patience,
         trigger_signals=trigger_signal,
-        outlets=wanted(metrics_port, metrics_socket, metrics_token, metrics_command, notify),
+        outlets=asked(),
         arm=arm,
         capture_on=on if capture_on else (),
-        model=Model(params, tokens_per_step, layers, hidden, sequence).conditions(),
+        model=described().conditions(),
     )
     supervise.run(request, os.environ)

@@ -7,6 +7,7 @@ from perfwatch.options import Argument, Json, OneOf, Option, Seconds, nearest
 
 if TYPE_CHECKING:
     from perfwatch.recording.kept import Kept
+    from perfwatch_probes.deadline import Caller
 
 ACTIONS = ("list", "rm", "prune")
 
@@ -19,7 +20,7 @@ def sessions(
         Option("--older", metavar="AGE", kind=Seconds(0, bare=""), help="prune: those older than 12h, 7d, 4w."),
     ] = None,
     keep_incidents: Annotated[
-        bool, Option("--keep-incidents", help="prune: but not those that tell of a hang, a slow or a failed run.")
+        bool, Option("--keep-incidents", help="prune: keep those of a hang, a slow or a failed run.")
     ] = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="rm, prune: say what would be removed, and remove nothing.")
@@ -28,9 +29,9 @@ def sessions(
 ) -> None:
     """List recordings, or remove them.
 
-    Recordings lie in $PERFWATCH_DIR; where that is not set in ~/.local/state/perfwatch or /var/tmp/perfwatch-UID. Calm ones are
-    removed after 30 days, and the oldest ones where all together have more than 10 GiB, by whatever records next: set
-    keep_days and keep_gib in the table [sessions] of a configuration file, 0 for no limit. The daemon keeps its own to a budget.
+    Recordings lie in $PERFWATCH_DIR; if that is not set, in ~/.local/state/perfwatch or /var/tmp/perfwatch-UID. A command
+    that records removes those without an incident after 30 days, and the oldest ones if all together exceed 10 GiB. Set
+    keep_days and keep_gib in the table [sessions] of a configuration file, 0 for no limit. The daemon has its own budget.
 
     \b
     Examples:
@@ -56,7 +57,7 @@ def sessions(
         )
     if (action == "prune") != (older is not None):
         raise UsageError(
-            "sessions prune: how old is too old?" if action == "prune" else "--older is of sessions prune",
+            "sessions prune: --older is missing" if action == "prune" else "--older goes with sessions prune",
             "perfwatch sessions prune --older 7d",
         )
     child = KillableChild()
@@ -64,9 +65,9 @@ def sessions(
         found: list[Kept] = child.call(sessions_in, homes_of_sessions(os.environ, os.getuid()), deadline_seconds=60.0)
         if action == "list":
             if json:
-                import msgspec
+                from perfwatch.text import json_text
 
-                print(msgspec.json.encode(as_json(found)).decode())
+                print(json_text(as_json(found)))
             else:
                 from perfwatch.report.console import LIST_COLUMNS, console
                 from perfwatch.report.sessions import SessionsReport
@@ -100,16 +101,13 @@ def _old(found: "list[Kept]", seconds: float, keep_incidents: bool, now: float) 
     return [one for one in old if one.calm or not keep_incidents]
 
 
-def _remove(chosen: "list[Kept]", dry_run: bool, json: bool, child: object) -> None:
-    import msgspec
-
+def _remove(chosen: "list[Kept]", dry_run: bool, json: bool, child: "Caller") -> None:
     from perfwatch.errors import SessionUnwritable
     from perfwatch.recording.kept import Removed, remove_all
     from perfwatch.report.sessions import size
-    from perfwatch_probes.deadline import KillableChild
+    from perfwatch.text import json_text
 
-    assert isinstance(child, KillableChild)
-    done = Removed(removed=tuple(chosen)) if dry_run else child.call(remove_all, chosen, deadline_seconds=600.0)
+    done: Removed = child.call(remove_all, chosen, dry_run, deadline_seconds=600.0)
     freed = sum(one.size_bytes for one in done.removed)
     if json:
         told = {
@@ -119,13 +117,11 @@ def _remove(chosen: "list[Kept]", dry_run: bool, json: bool, child: object) -> N
             "failed": [{"folder": folder, "reason": reason} for folder, reason in done.stuck],
             "freed_bytes": freed,
         }
-        print(msgspec.json.encode(told).decode())
+        print(json_text(told))
     else:
         for one in done.removed if len(done.removed) < 20 or dry_run else ():
             print(f"{'would remove' if dry_run else 'removed'} {one.name}")
         count = f"{len(done.removed)} session{'' if len(done.removed) == 1 else 's'}"
         print(f"{count}, {size(freed)}{' would be freed' if dry_run else ' freed'}")
     if done.stuck:
-        raise SessionUnwritable(
-            "\n".join(f"{folder} cannot be removed: {reason}" for folder, reason in done.stuck).replace("\n", "; ")
-        )
+        raise SessionUnwritable("; ".join(f"{folder} cannot be removed: {reason}" for folder, reason in done.stuck))

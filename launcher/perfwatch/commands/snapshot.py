@@ -8,8 +8,10 @@ from perfwatch.watching.options import HangTimeout
 
 
 def snapshot(
-    seconds: Annotated[float, Option(metavar="TIME", kind=Seconds(0.0, 600.0), help="How long to look.")] = 8.0,
-    job: Annotated[str, Option(metavar="TEXT", help="Only jobs that say this of themselves.")] = "",
+    seconds: Annotated[
+        float, Option(metavar="TIME", kind=Seconds(0.0, 600.0), help="How long to sample the jobs.")
+    ] = 8.0,
+    job: Annotated[str, Option(metavar="TEXT", help="Only jobs with this in their name, run id or command line.")] = "",
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     scheduler: Annotated[str, Option(hidden=True, help="No job that says that it is another one of Slurm's.")] = "",
     nonce: Annotated[str, Option(hidden=True, help="Print lines for the one that asks, marked so.")] = "",
@@ -24,11 +26,10 @@ def snapshot(
       perfwatch snapshot | jq '.jobs[].ranks'
       perfwatch snapshot --seconds 3
     """
-    import msgspec
-
     from perfwatch.errors import UsageError
     from perfwatch.fleet import clearing, looking, wire
     from perfwatch.processes.stop_signals import Leaving
+    from perfwatch.text import json_text
 
     if nonce and not wire.NONCE.fullmatch(nonce):
         raise UsageError("--nonce takes 8 to 32 hexadecimal digits", "perfwatch fleet makes one itself")
@@ -37,5 +38,5 @@ def snapshot(
     if nonce:
         print("\n".join(wire.lines(found, nonce)), flush=True)
     else:
-        print(msgspec.json.encode(found).decode(), flush=True)
+        print(json_text(found), flush=True)
     clearing.tidy(found)

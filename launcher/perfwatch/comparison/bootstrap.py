@@ -2,6 +2,8 @@
 
 Neighbouring steps are alike (the same epoch, the same neighbour on the machine), so single steps must not be drawn as if
 they were independent: whole blocks of them are, in the order of time (Carlstein 1986; Efron and Tibshirani 1993, ch. 8).
+A mean moves with every slow drift and every pause, so a rate has few, long blocks, and its interval is widened for being
+of few (Hesterberg 2015, "expanded percentile").
 No single pair of runs can show how much the same program differs from one start to the next.
 """
 
@@ -20,6 +22,14 @@ MOST_BLOCKS = 40
 SHORTEST_BLOCK = 5  # steps
 FEWEST_BLOCKS = 6  # of steps, or windows of time: fewer say nothing about how much they differ
 FEWEST_BEYOND = 5  # steps beyond a quantile: with fewer, the quantile is one step's luck
+MOST_RATE_BLOCKS = 10
+EXPANDED_TAIL = {
+    6: 0.0024,
+    7: 0.0041,
+    8: 0.0057,
+    9: 0.0072,
+    10: 0.0086,
+}  # by blocks: normal tail beyond sqrt(n / (n - 1)) t(0.975)
 MOST_GRID = 2048  # values among which a drawn quantile is looked for
 
 Interval = tuple[float, float]
@@ -45,7 +55,7 @@ class Blocks:
         object.__setattr__(self, "_below", below)
 
     def suffices(self, share: float) -> bool:
-        """Whether an interval around this quantile would mean something."""
+        """True if an interval around this quantile would mean something."""
         return len(self._sizes) >= FEWEST_BLOCKS and len(self.values) * min(share, 1.0 - share) >= FEWEST_BEYOND
 
     def drawn(self, share: float, chance: random.Random) -> float:
@@ -80,8 +90,37 @@ class Windows:
 
     @property
     def suffices(self) -> bool:
-        """Whether an interval around it would mean something."""
+        """True if an interval around it would mean something."""
         return len(self.parts) >= FEWEST_BLOCKS
+
+
+def rate_windows(clock: Sequence[tuple[int, float]]) -> Windows:
+    """Steps a second: windows of about equally many steps, each with the seconds that it took. They begin and end with known steps.
+
+    Args:
+        clock: steps by number and when each ended (seconds), in their order.
+    """
+    if len(clock) < 2:
+        return Windows(())
+    first, steps = clock[0][0], clock[-1][0] - clock[0][0]
+    count = max(1, min(MOST_RATE_BLOCKS, steps // SHORTEST_BLOCK))
+    places = (bisect.bisect_left(clock, (first + steps * block // count,)) for block in range(count + 1))
+    edges = [clock[place] for place in dict.fromkeys(places)]
+    return Windows(tuple((late - early, end - begin) for (early, begin), (late, end) in pairwise(edges)))
+
+
+def change_of_rate(a: Windows, b: Windows) -> Interval | None:
+    """By what share of A the rate of B is higher: 95 % interval; None where either run is too short to tell."""
+    if not a.suffices or not b.suffices:
+        return None
+    chance = random.Random(SEED)
+    return _middle(lambda: b.drawn(chance) / a.drawn(chance) - 1.0, EXPANDED_TAIL[min(len(a.parts), len(b.parts))])
+
+
+def interval_of_rate(run: Windows) -> Interval | None:
+    """95 % interval of one run's rate; None where it is too short to tell."""
+    chance = random.Random(SEED)
+    return _middle(lambda: run.drawn(chance), EXPANDED_TAIL[len(run.parts)]) if run.suffices else None
 
 
 def change_of_quantile(share: float, a: Blocks, b: Blocks) -> Interval | None:
@@ -106,10 +145,9 @@ def difference_of_ratios(a: Windows, b: Windows) -> Interval | None:
     return _middle(lambda: b.drawn(chance) - a.drawn(chance))
 
 
-def _middle(draw: Callable[[], float]) -> Interval:
+def _middle(draw: Callable[[], float], tail: float = (1.0 - COVERS) / 2) -> Interval:
     drawn = [draw() for _ in range(DRAWS)]
-    low, high = (quantile(drawn, share) or 0.0 for share in ((1.0 - COVERS) / 2, (1.0 + COVERS) / 2))
-    return low, high
+    return quantile(drawn, tail) or 0.0, quantile(drawn, 1.0 - tail) or 0.0
 
 
 def _cut(values: Sequence[float]) -> list[Sequence[float]]:

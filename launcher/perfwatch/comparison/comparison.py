@@ -10,8 +10,11 @@ from perfwatch.comparison.bootstrap import (
     Interval,
     Windows,
     change_of_quantile,
+    change_of_rate,
     difference_of_ratios,
     interval_of_quantile,
+    interval_of_rate,
+    rate_windows,
 )
 from perfwatch.comparison.conditions import Condition, command_difference, conditions, differences
 from perfwatch.comparison.measures import Measure, measures
@@ -31,7 +34,8 @@ NO_STEPS = "no step times after the warm-up: a run whose steps can be counted is
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs. Empty and None: not known. state and what follows: as ``perfwatch replay`` tells it, by today's rules."""
+    """One of the two runs. Empty and None: not known. state and what follows: by today's rules, and as ``perfwatch
+    replay`` tells it; of a run that was asked to end, as it was while it ran."""
 
     session: str
     created: float  # unix time
@@ -45,6 +49,17 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     failed: str = ""  # that it crashed, was killed or hung; being asked to end (SIGTERM, SIGINT) is no failure
     missing: tuple[str, ...] = ()  # what this recording does not hold
+
+
+class RateDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps a second between the end of the warm-up and the last step, pauses included. change: B against A, -0.05 is 5 % slower."""
+
+    a_per_second: float
+    b_per_second: float
+    change: float
+    a_interval: Interval | None = None
+    b_interval: Interval | None = None
+    change_interval: Interval | None = None
 
 
 class StepDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +93,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     unlike: tuple[Condition, ...] = ()
+    rate: RateDifference | None = None  # decides; the quantiles of the step times say where it comes from
     steps: tuple[StepDifference, ...] = ()
     differences: tuple[Difference, ...] = ()
     verdict_changed: bool = False
@@ -102,7 +118,8 @@ class _Run:
         self.conditions = conditions(self.case, clock.windows if clock else None)
 
     def side(self) -> Side:
-        verdict = told_first(self.recording, self._judged)[0].verdict
+        told, lived = told_first(self.recording, self._judged)
+        verdict = told.verdict if lived is None or self._fails(told.verdict) else lived
         return Side(
             session=self.name,
             created=self.recording.session.created,
@@ -161,9 +178,54 @@ def compare(
         a=sides[0],
         b=sides[1],
         unlike=(*command_difference(a.session, b.session), *differences(one.conditions, other.conditions)),
+        rate=_rate(one.times, other.times),
         steps=_steps(one.times, other.times),
         differences=_differences(one.measures, other.measures),
         verdict_changed=(sides[0].state, sides[0].cause) != (sides[1].state, sides[1].cause),
+    )
+
+
+def sure_sign(interval: Interval | None) -> int:
+    """1 for a change that is surely above zero, -1 below, 0 where neither is certain."""
+    return 0 if interval is None else (interval[0] > 0.0) - (interval[1] < 0.0)
+
+
+def disagreement(both: Comparison) -> str:
+    """What to say where the median step tells another story than steps a second; empty where they agree."""
+    if both.rate is None or not both.steps:
+        return ""
+    rate, median = sure_sign(both.rate.change_interval), -sure_sign(both.steps[0].change_interval)
+    names = {1: "faster", -1: "slower", 0: ""}
+    if rate and median == -rate:
+        return (
+            f"the median step of B is {names[median]}, but B makes {'more' if rate > 0 else 'fewer'} steps a second: "
+            f"{'A' if rate > 0 else 'B'} loses time in a few long steps or pauses. Steps a second decides"
+        )
+    if rate and not median:
+        return (
+            f"B is {names[rate]}, but not in its median step: the difference is in a few long steps or pauses, "
+            "as the higher percentiles show"
+        )
+    if median and not rate:
+        return (
+            f"the median step of B is {names[median]}, but steps a second does not show it for certain: a few long steps or "
+            "pauses outweigh it. Steps a second decides; longer runs tell"
+        )
+    return ""
+
+
+def _rate(a: StepTimes | None, b: StepTimes | None) -> RateDifference | None:
+    windows_a, windows_b = (rate_windows(times.clock if times else ()) for times in (a, b))
+    value_a, value_b = windows_a.value, windows_b.value
+    if not value_a or not value_b:
+        return None
+    return RateDifference(
+        a_per_second=value_a,
+        b_per_second=value_b,
+        change=value_b / value_a - 1.0,
+        a_interval=interval_of_rate(windows_a),
+        b_interval=interval_of_rate(windows_b),
+        change_interval=change_of_rate(windows_a, windows_b),
     )
 
 
@@ -205,7 +267,7 @@ def _differences(a: dict[tuple[str, str], Measure], b: dict[tuple[str, str], Mea
                 a=left.value,
                 b=right.value,
                 interval=interval,
-                sure=interval is not None and (interval[0] > 0.0 or interval[1] < 0.0),
+                sure=sure_sign(interval) != 0,
             )
         )
     return tuple(found)

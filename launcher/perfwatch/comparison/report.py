@@ -7,7 +7,15 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.comparison.comparison import Comparison, Difference, Side
+from perfwatch.comparison.comparison import (
+    Comparison,
+    Difference,
+    RateDifference,
+    Side,
+    StepDifference,
+    disagreement,
+    sure_sign,
+)
 from perfwatch.text import clean, duration
 
 MOST_CONDITIONS = 12
@@ -52,39 +60,44 @@ class ComparisonReport:
     def _steps(self) -> Iterator[RenderableType]:
         if not self.comparison.steps:
             return
-        table = _table("step time", "A", "B", "B against A", "95 % interval")
-        for one in self.comparison.steps:
-            interval = one.change_interval
-            sure = interval is not None and (interval[0] > 0.0 or interval[1] < 0.0)
-            table.add_row(
-                one.quantile,
-                _seconds(one.a_seconds),
-                _seconds(one.b_seconds),
-                Text(_percent(one.change), style="bold" if sure else ""),
-                "too few steps" if interval is None else f"{_percent(interval[0])} to {_percent(interval[1])}",
-            )
+        both, rate = self.comparison, self.comparison.rate
+        table = _table("", "A", "B", "B against A", "95 % interval")
+        if rate is not None:
+            _add(table, "steps a second", f"{rate.a_per_second:.4g}", f"{rate.b_per_second:.4g}", rate)
+        for one in both.steps:
+            name = f"step time, {'median' if one.quantile == 'p50' else one.quantile}"
+            _add(table, name, _seconds(one.a_seconds), _seconds(one.b_seconds), one)
         yield table
+        if said := disagreement(both):
+            yield Text(f"{said[:1].upper()}{said[1:]}.", style="bold yellow")
 
     def _differences(self) -> Iterator[RenderableType]:
         shown = [one for one in self.comparison.differences if not _negligible(one)]
         for group in dict.fromkeys(one.group for one in shown):
-            table = _table(_HEADINGS.get(group, group), "A", "B", "B minus A", "95 % interval")
-            for one in shown:
-                if one.group == group:
-                    interval = one.interval
-                    table.add_row(
-                        one.name,
-                        _value(one.a, one.unit),
-                        _value(one.b, one.unit),
-                        Text(_change(one), style="bold" if one.sure else ""),
-                        ""
-                        if interval is None
-                        else f"{_signed(interval[0], one.unit)} to {_signed(interval[1], one.unit)}",
-                    )
+            rows = [one for one in shown if one.group == group]
+            intervals = ["95 % interval"] if any(one.interval is not None for one in rows) else []
+            table = _table(_HEADINGS.get(group, group), "A", "B", "B minus A", *intervals)
+            for one in rows:
+                low, high = one.interval or (0.0, 0.0)
+                interval = "" if one.interval is None else f"{_signed(low, one.unit)} to {_signed(high, one.unit)}"
+                table.add_row(
+                    one.name,
+                    _value(one.a, one.unit),
+                    _value(one.b, one.unit),
+                    Text(_change(one), style="bold" if one.sure else ""),
+                    *([interval] if intervals else []),
+                )
             yield table
 
 
 _HEADINGS = {"phase": "training thread is at"}
+
+
+def _add(table: Table, name: str, a: str, b: str, one: RateDifference | StepDifference) -> None:
+    interval = one.change_interval
+    change = Text(_percent(one.change), style="bold" if sure_sign(interval) else "")
+    shown = "too few steps" if interval is None else f"{_percent(interval[0])} to {_percent(interval[1])}"
+    table.add_row(name, a, b, change, shown)
 
 
 def _table(*headings: str) -> Table:

@@ -1,6 +1,8 @@
 """The step times of one recording, as the agent counted them, without warm-up."""
 
+import operator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from perfwatch.triage.history import History
 from perfwatch.triage.job import Member
@@ -11,19 +13,29 @@ from perfwatch_probes import readings as r
 class StepTimes:
     """Of the rank that counted the most: ranks that train together are in step, and one of them stands for all.
 
-    values: seconds, in the order of time. counted: steps of that rank, the warm-up included. The times are seconds since the
-    session began, of the first and the last step that counts.
+    values: seconds, in the order of time; of a fast loop the newest of each reading alone. counted: steps of that rank, the warm-up
+    included. clock: steps by number, and when each ended, in seconds since the session began; the last step of the warm-up is the
+    first of them; empty where every step was warm-up.
     """
 
     rank: int | None
     counted: int
     values: tuple[float, ...]
-    first_at: float
-    last_at: float
+    clock: tuple[tuple[int, float], ...]
+
+    @property
+    def first_at(self) -> float:
+        """When the first step that counts began, in seconds since the session began."""
+        return self.clock[0][1]
+
+    @property
+    def last_at(self) -> float:
+        """When the last step ended, in seconds since the session began."""
+        return self.clock[-1][1]
 
 
 def step_times(history: History, ranks: tuple[Member, ...], warm_up: int) -> StepTimes | None:
-    """None where nobody counted. ``warm_up``: so many first steps of the process are left out."""
+    """None where no step was counted. ``warm_up``: so many first steps of the process are left out."""
     found = [times for rank in ranks if (times := _of_rank(history, rank, warm_up)) is not None]
     return max(found, key=lambda times: (len(times.values), -(times.rank or 0)), default=None)
 
@@ -33,16 +45,15 @@ def _of_rank(history: History, rank: Member, warm_up: int) -> StepTimes | None:
     if not series:
         return None
     values: list[float] = []
-    first_at = last_at = series[0].at
+    clock: list[tuple[int, float]] = []
     before = 0
     for seen in series:
         told = seen.reading
+        ended = seen.at - (told.step_ago_seconds or 0.0)
         fresh = zip(range(told.count, 0, -1), reversed(told.interval_seconds), strict=False)
         kept = [interval for step, interval in fresh if step > max(before, warm_up) and interval > 0.0]
-        if kept and not values:
-            first_at = seen.at
-        if kept:
-            last_at = seen.at
+        known = list(zip(range(told.count, before, -1), accumulate(kept, operator.sub, initial=ended), strict=False))
+        clock += [(step, at) for step, at in reversed(known) if step >= warm_up and (not clock or at > clock[-1][1])]
         values += reversed(kept)
         before = max(before, told.count)
-    return StepTimes(rank.rank, before, tuple(values), first_at, last_at)
+    return StepTimes(rank.rank, before, tuple(values), tuple(clock))

@@ -5,12 +5,11 @@ Everything here looks at a disk and runs in a killable child.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfwatch.recording.kept import Kept, described, size_of
+from perfwatch.recording.kept import Kept, described, remove_session, size_of
 
 MOST_SESSIONS = 1000
 LEAST_FREE_BYTES = 256 * 2**20  # on a disk that others fill up: our old recordings are the first to make room
@@ -31,7 +30,7 @@ def tidy(
     budget_bytes: int,
     most: int = MOST_SESSIONS,
     least_free_bytes: int = LEAST_FREE_BYTES,
-    remove: Callable[[Path], None] = shutil.rmtree,
+    remove: Callable[[Path], None] = remove_session,
 ) -> Tidied:
     """Remove finished sessions until all together fit. One that cannot be removed stays, and others go in its stead.
 

@@ -1,4 +1,4 @@
-"""The loop around a whole node: find jobs, watch each in a process of its own, let go of those that somebody else watches."""
+"""The loop around a whole node: find jobs, watch each in a process of its own, leave those that another watcher has."""
 
 import time
 from collections.abc import Callable
@@ -11,8 +11,10 @@ from perfwatch.daemon.housekeeping import tidy
 from perfwatch.daemon.scanner import Found, Scanner
 from perfwatch.daemon.shares import Shares
 from perfwatch.daemon.ward import Terms, Ward
-from perfwatch.exporters.metrics import MetricsServer
+from perfwatch.exporters.exporters import NodeMetrics
+from perfwatch.exporters.heartbeat import Heartbeat
 from perfwatch.exporters.notifier import Notifier
+from perfwatch.exporters.on_verdict import Actor
 from perfwatch.exporters.snapshot import NodeSnapshot, Snapshot
 from perfwatch.processes.channel import Message
 from perfwatch.processes.control import find_watcher
@@ -53,8 +55,10 @@ class Node:
         budget_bytes: for all recordings together.
         child: where disks are looked at.
         say: takes sentences for the log.
-        metrics: serves what the watches say, if wanted.
+        metrics: serves or posts what the watches say, if wanted.
         notifier: posts it, if wanted.
+        actor: runs the operator's command for it, if wanted.
+        heartbeat: tells that the node is watched, if wanted.
         watched_by: the control socket of a watch that is not ours.
         clock: monotonic seconds.
     """
@@ -66,13 +70,17 @@ class Node:
         budget_bytes: int,
         child: Caller,
         say: Callable[[str], None],
-        metrics: MetricsServer | None = None,
+        metrics: NodeMetrics | None = None,
         notifier: Notifier | None = None,
+        actor: Actor | None = None,
+        heartbeat: Heartbeat | None = None,
         watched_by: Callable[[int], Path | None] = _run_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scanner, self._terms, self._budget, self._child, self._say = scanner, terms, budget_bytes, child, say
-        self._metrics, self._notifier, self._watched_by, self._clock = metrics, notifier, watched_by, clock
+        self._metrics, self._notifier, self._actor = metrics, notifier, actor
+        self._heartbeat, self._watched_by, self._clock = heartbeat, watched_by, clock
+        self._blind = True  # until a scan has succeeded
         self.wards: dict[Key, Ward] = {}
         # Seen once: a job that ends at once, or one that a ``run`` is about to watch.
         self._candidates: set[Key] = set()
@@ -111,14 +119,15 @@ class Node:
             time.sleep(0.02)
         for ward in self.wards.values():
             ward.helper.close()
-        if self._metrics is not None:
-            self._metrics.close()
-        if self._notifier is not None:
-            self._notifier.close()
+        for one in (self._metrics, self._notifier, self._actor, self._heartbeat):
+            if one is not None:
+                one.close()
 
     def _scan(self, now: float) -> None:
+        self._blind = True
         try:
             found = self._scanner.scan()
+            self._blind = False
         except Unavailable as why:
             self._once(f"the processes of this machine cannot be listed: {why.reason}")
             return
@@ -221,6 +230,8 @@ class Node:
             self._metrics.put(msgspec.convert(message["snapshot"], Snapshot))
         if "post" in message and self._notifier is not None:
             self._notifier.post(message["post"])
+        if "act" in message and self._actor is not None:
+            self._actor.act(message["act"], message["own"])
 
     def _tidy(self) -> None:
         living = [ward.session for ward in self.wards.values() if ward.session]
@@ -237,7 +248,9 @@ class Node:
             self._once(sentence)  # each round tries it again
 
     def _outlets(self, now: float) -> None:
-        for outlet in (self._metrics, self._notifier):
+        if self._heartbeat is not None and not self._blind and not any(ward.late(now) for ward in self.wards.values()):
+            self._heartbeat.beat()
+        for outlet in (self._metrics, self._notifier, self._actor, self._heartbeat):
             for sentence in outlet.news() if outlet is not None else ():
                 self._say(sentence)
         if self._metrics is None:

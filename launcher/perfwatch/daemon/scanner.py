@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from perfwatch.daemon.shares import Shares
-from perfwatch.jobs.discovery import Machine, is_notebook, is_orphan
+from perfwatch.jobs.discovery import Machine, is_notebook
 from perfwatch.jobs.slurm_job import VARIABLE, SlurmJob
+from perfwatch.jobs.target import WORKER_NAME
 from perfwatch.recording.redaction import redact_command
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
@@ -56,7 +57,7 @@ class Scanner:
         filesystem: where /proc is.
         child: where reads that may block are made.
         clock: monotonic seconds.
-        uid: only jobs of this user; None: of everybody.
+        uid: only jobs of this user; None: of all users.
         slurm_job: only what belongs to this job of Slurm; None: everything.
 
     Attributes:
@@ -188,5 +189,5 @@ def _kept(process: Process) -> Process:
 
 
 def _aside(process: Process) -> bool:
-    """Somebody's notebook; or a loader's worker whose job has ended, which is about to end too."""
-    return is_orphan(process) or is_notebook(process)
+    """True for a notebook, and for a loader's worker: where its job has ended it is about to end too."""
+    return process.name.startswith(WORKER_NAME) or is_notebook(process)

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import pwd
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.sharing import share
 from perfwatch.daemon.ward import Terms
 from perfwatch.errors import SessionUnwritable, UsageError
-from perfwatch.exporters.exporters import open_metrics, open_notifier
+from perfwatch.exporters.exporters import open_actor, open_heartbeat, open_metrics, open_notifier
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.jobs.slurm_job import SlurmJob
@@ -29,6 +28,7 @@ from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
 
 LOCK = ".daemon"
+SPOOL = ".notifications"  # that could not be posted yet
 SHARE_SECONDS, SHARE_DEADLINE_SECONDS = 2.0, 10.0
 
 
@@ -51,22 +51,6 @@ class Wishes:
     reader_uid: int | None = None
 
 
-def uid_of(user: str | None, option: str = "--user") -> int | None:
-    """The number of a user, by name or number.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if user is None or user.isdecimal():
-        return None if user is None else int(user)
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise UsageError(
-            f"{option} {user}: there is no such user on this machine", "give a name or a number, see: id NAME"
-        ) from None
-
-
 def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
     """Watch this machine until SIGTERM or Ctrl-C.
 
@@ -83,12 +67,17 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
         lock = _locked(home)
         # So many at once that all of them full are still within the budget.
         each = min(BUDGET_BYTES, budget // MOST_WATCHED)
-        terms = Terms(home, each, wishes.patience_seconds, outlets.metrics is not None, outlets.url is not None)
-        metrics, notifier = open_metrics(outlets, tell), open_notifier(outlets, tell)
+        terms = Terms(home, each, wishes.patience_seconds, outlets.wants_snapshots, outlets.url is not None,
+                      outlets.command is not None, outlets.news)  # fmt: skip
+        metrics, notifier, actor = (
+            open_metrics(outlets, tell),
+            open_notifier(outlets, tell, home / SPOOL),
+            open_actor(outlets, tell),
+        )
         slurm_job = None if wishes.slurm_job_id is None else SlurmJob(wishes.slurm_job_id, wishes.uid)
         scanner = Scanner(Filesystem(), KillableChild(), time.monotonic, wishes.uid, slurm_job)
         sharing = _Sharing(home, wishes.reader_uid, child, tell)
-        node = Node(scanner, terms, budget, child, tell, metrics, notifier)
+        node = Node(scanner, terms, budget, child, tell, metrics, notifier, actor, open_heartbeat(outlets, tell))
         what = "this machine" if slurm_job is None else f"Slurm job {slurm_job.job_id}"
         tell(f"watching {what}; recordings go to {home}")
         try:
@@ -130,7 +119,7 @@ def _locked(home: Path) -> int:
         descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise SessionUnwritable(
-            f"recordings have no place to go ({home}: {error.strerror})",
+            f"recordings cannot be written to {home}: {error.strerror}",
             "name a folder with some room: --directory DIR",
         ) from None
     try:

@@ -1,4 +1,4 @@
-"""One job under watch, in a process of its own: whatever its sick processes do to whoever looks at them stays there."""
+"""One job under watch, in a process of its own: whatever its sick processes do to their observer stays there."""
 
 import io
 import signal
@@ -12,12 +12,14 @@ from perfwatch.daemon.scanner import Found
 from perfwatch.errors import PerfwatchError
 from perfwatch.exporters.exporters import Outlets
 from perfwatch.exporters.snapshot import Snapshot
+from perfwatch.exporters.wanted import DEFAULT_NEWS
 from perfwatch.processes.channel import Channel, Message
 from perfwatch.processes.helper import Helper
 from perfwatch.recording.recording import Sink
 from perfwatch.recording.session import Session
 
 REFRESH_SECONDS = 5.0  # scrapers come every 15 s
+LATE_SECONDS = 60.0
 SILENT_SECONDS = 180.0  # the loop beats every few seconds; one that does not is stuck itself
 
 
@@ -30,6 +32,8 @@ class Terms:
     patience_seconds: float
     metrics: bool
     notify: bool
+    act: bool
+    news: tuple[str, ...] = DEFAULT_NEWS
 
 
 class Ward:
@@ -63,8 +67,12 @@ class Ward:
         return messages
 
     def stuck(self, now: float) -> bool:
-        """Whether its loop has stopped turning."""
+        """True if its loop has stopped turning."""
         return now - self._beat > SILENT_SECONDS
+
+    def late(self, now: float) -> bool:
+        """True if nothing has come from it for too long: it may be blind."""
+        return now - self._beat > LATE_SECONDS
 
     def leave(self) -> None:
         """Ask it to complete its recording and end."""
@@ -85,7 +93,7 @@ class _Voice(io.TextIOBase):
 
 
 class _Snapshots:
-    """The way to the node's metrics; where nobody asks for them, a beat that says that the loop turns."""
+    """The way to the node's metrics; without metrics, a beat that says that the loop turns."""
 
     def __init__(self, channel: Channel, wanted: bool) -> None:
         self._channel, self._wanted = channel, wanted
@@ -118,6 +126,22 @@ class _Posts:
         pass
 
 
+class _Acts:
+    """The way to the node's command."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def act(self, content: dict[str, Any], own: bool) -> None:
+        self._channel.send({"act": content, "own": own})
+
+    def news(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
 def _watch(channel: Channel, pid: int, terms: Terms) -> None:
     """Runs in the ward's process until the job has ended or the node asks it to leave."""
     from perfwatch.attach.attached import Attached
@@ -132,6 +156,8 @@ def _watch(channel: Channel, pid: int, terms: Terms) -> None:
             recorder,
             metrics=_Snapshots(channel, terms.metrics),
             notifier=_Posts(channel) if terms.notify else None,
+            actor=_Acts(channel) if terms.act else None,
+            wanted_news=terms.news,
             refresh_seconds=REFRESH_SECONDS,
         )
 

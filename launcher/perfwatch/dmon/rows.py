@@ -131,7 +131,7 @@ class Monitor:
 
     @property
     def ready(self) -> bool:
-        """Whether a first row can be made: every card was read twice."""
+        """True if a first row can be made: every card was read twice."""
         read = {reading.uuid for _, reading in self._fresh if isinstance(reading, r.GpuSample)}
         return bool(self._gpus) and read >= {uuid for uuid, gpu in self._gpus.items() if not gpu.lost}
 

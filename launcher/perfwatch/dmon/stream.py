@@ -61,7 +61,7 @@ class MonitorStream:
         complaints: IO[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Print until ``wait`` says that somebody wants to leave, or ``count`` intervals are over.
+        """Print until ``wait`` says that the user wants to quit, or ``count`` intervals are over.
 
         Raises:
             NoSuchTarget: there is no NVIDIA driver, or no such card.

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from rich.text import Text
 
 from perfwatch.dmon.rows import Occupant, Row
-from perfwatch.text import clean
+from perfwatch.text import clean, json_text
 from perfwatch_probes.nvml_metrics import unit
 
 SCHEMA = "perfwatch.dmon/1"
@@ -19,7 +18,7 @@ MIB = 2**20
 NANOSECONDS = 1e9
 MIB_DIGITS = 6  # of traffic in MiB/s
 NAMED = 2  # processes named on a line; the others are counted
-# NVML's clocks-event reasons that somebody should see (nvmlClocksEventReason*); idle and application clocks are no news.
+# NVML's clocks-event reasons worth seeing (nvmlClocksEventReason*); idle and application clocks are no news.
 REASONS = {
     0x4: "power", 0x8: "slowdown", 0x10: "sync", 0x20: "thermal", 0x40: "hw thermal", 0x80: "power brake",
 }  # fmt: skip
@@ -142,7 +141,7 @@ def chosen(groups: str) -> list[Column]:
 
 
 def further(metrics: Iterable[str]) -> list[Column]:
-    """Columns of GPM metrics that somebody asked for by name; they stand before the jobs."""
+    """Columns of GPM metrics that were asked for by name; they stand before the jobs."""
     return [_metric(name) for name in metrics]
 
 
@@ -192,7 +191,7 @@ def json_line(row: Row, others: Sequence[Column] = ()) -> str:
     facts: dict[str, Any] = {"schema": SCHEMA, **_fixed(row)}
     facts |= {column.name: column.value(row) for column in (*COLUMNS, *others) if column.name != "processes"}
     facts |= {"lost": row.gpu.lost, "xids": row.xids, "processes": row.occupants}
-    return msgspec.json.encode(facts).decode()
+    return json_text(facts)
 
 
 def occupied(row: Row) -> str | None:

@@ -113,7 +113,7 @@ def examine_machine(filesystem: Filesystem, child: Caller, environ: Mapping[str,
 
 
 def py_spy(command: str | None = None) -> Ability:
-    """Whether py-spy is there, starts, and is new enough."""
+    """Check that py-spy is there, starts, and is new enough."""
     command = command or find_py_spy()
     if command is None:
         return missing("stacks", "py-spy is not installed", MISSING_ADVICE)
@@ -141,7 +141,7 @@ def ptrace(facts: Access) -> Ability:
         )
     if facts.has_capability:
         return ok("ptrace", f"{finding}: every process")
-    grant = "docker run --cap-add SYS_PTRACE ..." if facts.in_container else "sudo $(command -v perfwatch) attach PID"
+    grant = "docker run --cap-add SYS_PTRACE ..." if facts.in_container else "sudo perfwatch attach PID"
     if facts.yama_scope == 2:
         return missing("ptrace", finding, grant)
     if facts.yama_scope == 1:
@@ -154,7 +154,7 @@ def ptrace(facts: Access) -> Ability:
 
 
 def hidden_processes(filesystem: Filesystem) -> Ability:
-    """Whether /proc is mounted with hidepid."""
+    """Check if /proc is mounted with hidepid."""
     name = "other users' processes"
     mounts = filesystem.read_text(filesystem.proc / "self/mounts")
     hidden = re.search(r"^\S+ /proc proc \S*hidepid=(\w+)", mounts, re.M)
@@ -168,7 +168,7 @@ def hidden_processes(filesystem: Filesystem) -> Ability:
 
 
 def last_ran(filesystem: Filesystem) -> Ability:
-    """Whether the scheduler's memory (CONFIG_SCHED_DEBUG) is there."""
+    """Check that the scheduler's memory (CONFIG_SCHED_DEBUG) is there."""
     name = "when a thread last ran"
     text = filesystem.read_text(filesystem.proc / "self/sched")
     if "se.exec_start" not in text:
@@ -181,7 +181,7 @@ def last_ran(filesystem: Filesystem) -> Ability:
 
 
 def sockets() -> Ability:
-    """Whether the kernel answers socket diagnostics."""
+    """Check that the kernel answers socket diagnostics."""
     try:
         ask_tcp(2)
     except OSError as error:
@@ -208,7 +208,7 @@ def cgroup(filesystem: Filesystem) -> Ability:
 
 
 def pressure(filesystem: Filesystem) -> Ability:
-    """Whether pressure stall information is on."""
+    """Check that pressure stall information is on."""
     try:
         filesystem.read_text(filesystem.proc / "pressure/cpu")
     except Unavailable as unavailable:
@@ -221,13 +221,13 @@ def pressure(filesystem: Filesystem) -> Ability:
 
 
 def kernel_log() -> Ability:
-    """Whether /dev/kmsg can be read."""
+    """Check that /dev/kmsg can be read."""
     KernelLogProbe().look()
     return ok("kernel_log", "OOM kills, hung tasks and Xid errors are seen")
 
 
 def native_profile(filesystem: Filesystem, which: Callable[[str], str | None] = shutil.which) -> Ability:
-    """Whether perf is there and allowed."""
+    """Check that perf is there and allowed."""
     if which("perf") is None:
         return limited(
             "native profile",

@@ -91,7 +91,7 @@ class GpuCheckup:
         return None if self.gpus else Unavailable("the NVIDIA driver has not answered yet", "nvidia-smi; dmesg | tail")
 
     def _awaits_units(self, elapsed_seconds: float) -> bool:
-        """Whether cards that have GPM have told nothing of it yet, and may."""
+        """True if cards that have GPM have reported nothing of it yet, and may."""
         answered = self._monitored or self._refused or not any(gpu.gpm for gpu in self.gpus.values())
         return not answered and 0.0 < self._started_seconds and elapsed_seconds < self._started_seconds + UNITS_SECONDS
 
@@ -133,9 +133,9 @@ class GpuCheckup:
             call = next(iter(self._refused.values()))
             return limited(name, call.reason, call.advice)
         if self._monitored:
-            return ok(name, "work, waiting and idling are told apart by tensor, DRAM and SM activity")
+            return ok(name, "work, waiting and idling are distinguished by tensor, DRAM and SM activity")
         if any(gpu.gpm for gpu in self.gpus.values()):
-            return limited(name, "the cards have it and told nothing", "dcgmi profile --pause, if DCGM runs here")
+            return limited(name, "the cards have it and report nothing", "dcgmi profile --pause, if DCGM runs here")
         return limited(
             name, "these cards have none (Hopper and newer do): power and utilisation must do, with less certainty"
         )

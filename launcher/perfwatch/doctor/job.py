@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from perfwatch.doctor.checkup import Ability, limited, missing, ok
 from perfwatch.doctor.gpu import GpuCheckup, examine_binding
 from perfwatch.errors import NoSuchTarget
-from perfwatch.jobs.permission import open_memory
+from perfwatch.jobs.permission import open_once
 from perfwatch.recording.redaction import redact_command
 from perfwatch_probes.bounds import ENVIRONMENT_BYTES
 from perfwatch_probes.deadline import Caller
@@ -73,7 +73,7 @@ def _program(process: Process) -> Ability:
 def _memory(filesystem: Filesystem, process: Process, child: Caller) -> Ability:
     """Opening /proc/PID/mem asks the kernel exactly what py-spy will ask; nothing is read and nothing is stopped."""
     try:
-        child.call(open_memory, str(filesystem.proc / str(process.pid) / "mem"), deadline_seconds=DEADLINE_SECONDS)
+        child.call(open_once, str(filesystem.proc / str(process.pid) / "mem"), deadline_seconds=DEADLINE_SECONDS)
     except Unavailable as unavailable:
         return missing("stacks and waits", unavailable.reason, unavailable.advice)
     except OSError:
@@ -112,7 +112,7 @@ def _armed(filesystem: Filesystem, pid: int, child: Caller) -> Iterator[Ability]
 
 
 def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterator[Ability]:
-    """Whether NCCL's RAS service of the job can be asked; nothing about a job of one rank."""
+    """Check that the RAS service of the job's NCCL answers; nothing about a job of one rank."""
     if process.rank is None and process.world_size is None:
         return
     name = "nccl_ras"
@@ -124,7 +124,7 @@ def _counted(filesystem: Filesystem, process: Process, child: Caller) -> Iterato
         yield limited(name, unavailable.reason, unavailable.advice)
     else:
         (host, port), whole = found[0]
-        shared = "" if whole else ", which another job shares: its answers are told apart by their processes"
+        shared = "" if whole else ", which another job shares: its answers are separated by their processes"
         yield ok(name, f"answers on {host}:{port}{shared}")
 
 

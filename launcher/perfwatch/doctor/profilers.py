@@ -15,7 +15,7 @@ from perfwatch.errors import PerfwatchError
 def examine_profilers(
     environment: Mapping[str, str], run: Run, proc: Path = Path("/proc"), root: Path = Path("/")
 ) -> list[Ability]:
-    """One line for nsys and one for ncu; none on a machine without NVIDIA's driver, where nobody misses them.
+    """One line for nsys and one for ncu; none on a machine without NVIDIA's driver, where they are not needed.
 
     Args:
         environment: PATH and what else says where they are.

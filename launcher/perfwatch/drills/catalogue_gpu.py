@@ -110,7 +110,7 @@ _CARD: tuple[Drill, ...] = (
     _fault("allocator_thrash-full", "allocator_thrash_full", "ever new sizes at the edge of the memory allowed"),
     _alike("varied_batches", "allocator_thrash", "ever new sizes with room enough"),
     _fault("shared_gpu", "shared_gpu", "another user's process computes on the same GPU"),
-    _alike("idle_neighbour", "shared_gpu", "somebody else's process holds GPU memory and does nothing"),
+    _alike("idle_neighbour", "shared_gpu", "another user's process holds GPU memory and does nothing"),
     _fault(
         "slow_attention_fallback",
         "slow_attention_fallback",
@@ -123,9 +123,9 @@ _CARD: tuple[Drill, ...] = (
 
 _OTHER: tuple[Drill, ...] = (
     _fault("autotuning", "autotuning", "Triton tries many ways to run a kernel", "busy", (), "stuck_kernel", ()),
-    _alike("benchmarked_once", "autotuning", "cuDNN tries its convolutions once, then training goes on"),
+    _alike("benchmarked_once", "autotuning", "cuDNN tries its convolutions once, then training continues"),
     _fault("out_of_memory-gpu", "gpu_out_of_memory", "a tensor larger than the GPU's memory", "gone", strengths=()),
-    _alike("halved_batch", "out_of_memory", "one batch is refused, and smaller ones go on", strengths=()),
+    _alike("halved_batch", "out_of_memory", "one batch is refused, and smaller ones continue", strengths=()),
     _alike("gpu_assertion", "gpu_fault", "an assertion in a kernel ends the program", "gone", ("crashed",), ()),
 )
 

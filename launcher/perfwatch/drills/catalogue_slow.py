@@ -120,7 +120,7 @@ _MACHINE: tuple[Drill, ...] = (
         "a CPU quota that the one busy thread never reaches",
         needs=("root", "cgroup_cpu"),
     ),
-    slow("contended_cpu", "contended_cpu", "somebody else's processes burn the core that the job is pinned to"),
+    slow("contended_cpu", "contended_cpu", "processes of another job burn the core that the job is pinned to"),
     healthy(
         "polite_neighbours",
         "contended_cpu",

@@ -7,7 +7,7 @@ STUCK: tuple[Drill, ...] = (
     hung(
         "dead_worker",
         "dead_worker_pool",
-        "a multiprocessing.Pool worker was killed in the middle of a task and pool.map waits for ever",
+        "a multiprocessing.Pool worker was killed in the middle of a task and pool.map waits forever",
         Culprit("main"),
         ends={"loud": "structural", "masked": "structural"},  # the pool has a new worker: nobody dead is in sight
     ),
@@ -70,7 +70,7 @@ STUCK: tuple[Drill, ...] = (
     hung(
         "deadlocked_locks-condition",
         "deadlocked_locks_condition",
-        "trainer and prefetcher both wait on a condition that nobody notifies",
+        "trainer and prefetcher both wait on a condition that no thread notifies",
         Culprit("main"),
     ),
     hung(

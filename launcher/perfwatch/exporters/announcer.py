@@ -1,4 +1,4 @@
-"""Which changes of the verdict are worth a post: each once, a flapping job no more often than somebody can read.
+"""Which changes of the verdict are worth a post: each once, a flapping job no more often than a person can read.
 
 Well is well: from healthy to busy and back is no news, unless something was wrong before.
 """
@@ -21,6 +21,14 @@ class Change:
 
     verdict: Verdict
     before: Told | None
+
+    @property
+    def kind(self) -> str:
+        """Of ``wanted.KINDS_OF_NEWS``. A good end after something was wrong is a recovery: who was told of it is told of its end."""
+        state, cause = self.verdict.state, self.verdict.cause
+        if state == "gone" and cause == "finished":
+            return "recovered" if self.before is not None and self.before[0] in ("hung", "slow") else "finished"
+        return {"gone": "crashed", "hung": "hung", "slow": "slow"}.get(state, "recovered")
 
 
 class Announcer:

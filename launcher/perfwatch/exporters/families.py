@@ -1,13 +1,16 @@
 """Snapshots as Prometheus metrics. Names and units follow its conventions: base units, ``_total``, ``_ratio``, ``_info``."""
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
+from perfwatch import __version__
 from perfwatch.exporters.snapshot import STEP_BUCKETS, Card, NodeSnapshot, Snapshot
 from perfwatch.verdict import STATES
 
+UNITS = ("seconds", "bytes", "watts", "ratio")  # of OpenMetrics: the last word of a name
 REGIMES = ("work", "wait", "spin", "idle", "unknown")
 _SHARES = (
     ("resident", "Share of time in which a kernel was resident, lately."),
@@ -18,8 +21,21 @@ _SHARES = (
 
 
 def families(snapshots: Iterable[Snapshot], node: NodeSnapshot | None = None) -> Iterator[Metric]:
-    """Every metric of every job, each with the label ``session``, and of the node where a daemon watches it."""
-    jobs = list(snapshots)
+    """Every metric of every job, each with the label ``session``, and of the node where a daemon watches it.
+
+    A counter has all its series from the start, so that ``increase()`` sees the first event.
+    """
+    for family in _families(list(snapshots), node):
+        family.unit = next((unit for unit in UNITS if family.name.endswith(f"_{unit}")), "")
+        yield family
+
+
+def _families(jobs: list[Snapshot], node: NodeSnapshot | None) -> Iterator[Metric]:
+    yield InfoMetricFamily(
+        "perfwatch_build",
+        "What serves these metrics.",
+        {"version": __version__, "python": ".".join(map(str, sys.version_info[:3]))},
+    )
     yield from _verdicts(jobs)
     yield from _steps(jobs)
     yield from _cards(jobs)
@@ -33,10 +49,12 @@ def families(snapshots: Iterable[Snapshot], node: NodeSnapshot | None = None) ->
 def _verdicts(jobs: list[Snapshot]) -> Iterator[Metric]:
     info = InfoMetricFamily("perfwatch_job", "The watched job.", labels=["session"])
     state = GaugeMetricFamily(
-        "perfwatch_state", "1 for the state that was told last, 0 for the others.", labels=["session", "state"]
+        "perfwatch_state", "1 for the state that was reported last, 0 for the others.", labels=["session", "state"]
     )
     verdict = GaugeMetricFamily(
-        "perfwatch_verdict", "1 for the verdict that was told last.", labels=["session", "state", "cause", "owner"]
+        "perfwatch_verdict",
+        "1 for the verdict that was reported last, with what may be done about it.",
+        labels=["session", "state", "cause", "owner", "action"],
     )
     sure = GaugeMetricFamily("perfwatch_verdict_confidence_ratio", "How sure the verdict is.", labels=["session"])
     judged = GaugeMetricFamily(
@@ -48,23 +66,25 @@ def _verdicts(jobs: list[Snapshot]) -> Iterator[Metric]:
     suspected = GaugeMetricFamily(
         "perfwatch_suspected", "1 for a cause whose hang timeout still runs.", labels=["session", "cause"]
     )
-    told = CounterMetricFamily("perfwatch_verdicts", "Verdicts told, by state.", labels=["session", "state"])
+    told = CounterMetricFamily("perfwatch_verdicts", "Verdicts reported, by state.", labels=["session", "state"])
     for job in jobs:
         info.add_metric(
             [job.session],
-            {"mode": job.mode, "root_pid": str(job.root_pid)} | ({"command": job.command} if job.command else {}),
+            {"mode": job.mode, "root_pid": str(job.root_pid)}
+            | job.job
+            | ({"command": job.command} if job.command else {}),
         )
         for name in STATES if job.state else ():
             state.add_metric([job.session, name], float(name == job.state))
         if job.state:
-            verdict.add_metric([job.session, job.state, job.cause, job.owner], 1.0)
+            verdict.add_metric([job.session, job.state, job.cause, job.owner, job.action], 1.0)
         for family, value in ((sure, job.confidence), (judged, job.judged), (silent, job.silent_since)):
             if value is not None:
                 family.add_metric([job.session], value)
         if job.suspected:
             suspected.add_metric([job.session, job.suspected], 1.0)
-        for name, count in sorted(job.told.items()):
-            told.add_metric([job.session, name], count)
+        for name in STATES:
+            told.add_metric([job.session, name], job.told.get(name, 0))
     yield from (info, state, verdict, sure, judged, silent, suspected, told)
 
 
@@ -94,6 +114,10 @@ def _cards(jobs: list[Snapshot]) -> Iterator[Metric]:
         "1 for what the card does: work, wait for the host, spin, idle.",
         labels=[*labels, "regime"],
     )
+    sizes = {
+        "memory_used_bytes": GaugeMetricFamily("perfwatch_gpu_memory_used_bytes", "Memory in use.", labels=labels),
+        "memory_bytes": GaugeMetricFamily("perfwatch_gpu_memory_bytes", "Memory that the card has.", labels=labels),
+    }
     power = GaugeMetricFamily("perfwatch_gpu_power_watts", "Power, lately.", labels=labels)
     shares = {name: GaugeMetricFamily(f"perfwatch_gpu_{name}_ratio", text, labels=labels) for name, text in _SHARES}
     for job in jobs:
@@ -101,10 +125,10 @@ def _cards(jobs: list[Snapshot]) -> Iterator[Metric]:
             named = [job.session, card.gpu, card.uuid]
             for name in REGIMES:
                 regime.add_metric([*named, name], float(name == card.regime))
-            for name, family in shares.items():
+            for name, family in (shares | sizes).items():
                 _add(family, named, card, name)
             _add(power, named, card, "power_watts")
-    yield from (regime, *shares.values(), power)
+    yield from (regime, *shares.values(), *sizes.values(), power)
 
 
 def _add(family: GaugeMetricFamily, labels: list[str], card: Card, name: str) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from perfwatch.exporters.own_cost import own_cost
 from perfwatch.exporters.snapshot import STEP_BUCKETS, Card, RankSteps, Snapshot
+from perfwatch.ownership import labels
 from perfwatch.recording.recording import Sink
 from perfwatch.recording.session import Session
 from perfwatch.text import clean
 from perfwatch.triage.history import History
+from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.questions import regime
 from perfwatch.verdict import Verdict
 from perfwatch_probes import readings as r
@@ -20,6 +22,12 @@ GPU_SECONDS = 15.0  # a calm card is read once a second, one of many every five
 REMEMBER_SECONDS = 60.0
 FORGET_RANK_SECONDS = 600.0  # after its last word: ranks come and go
 LONGEST_COMMAND = 120
+NO_RANK = "none"
+# Of ``verdict.JobLabels``: the others are labels of their own, or change while a job lives.
+LABELS = (
+    "user", "host", "world_size", "slurm_job_id", "slurm_job_name", "namespace", "pod", "pod_uid", "container", "run_id",
+    "wandb_run",
+)  # fmt: skip
 _OF_CARDS = r.Gpu | r.GpuSample | r.GpuActivity
 
 
@@ -44,7 +52,8 @@ class Gauges:
     ) -> None:
         self._recorder, self._session, self._name, self._wall, self._cost = recorder, session, name, wall, cost
         self._cards = History()
-        self._ranks: dict[int, str] = {}
+        self._processes: dict[int, r.Process] = {}
+        self._groups: dict[str, None] = {}
         self._steps: dict[int, tuple[float, int]] = {}  # when last told, and how many
         self._buckets = [0] * (len(STEP_BUCKETS) + 1)
         self._step_seconds = 0.0
@@ -65,9 +74,11 @@ class Gauges:
             elif isinstance(reading, _OF_CARDS):
                 self._cards.add(at, reading)
             elif isinstance(reading, r.Process):
-                self._ranks[reading.pid] = f"pid {reading.pid}" if reading.rank is None else str(reading.rank)
+                self._processes[reading.pid] = reading
             elif isinstance(reading, r.ProcessEnded):
-                self._ranks.pop(reading.pid, None)
+                self._processes.pop(reading.pid, None)
+            elif isinstance(reading, r.Cgroup):
+                self._groups[reading.path] = None
         if self._at - self._forgot_at > REMEMBER_SECONDS:
             self._forget()
         if self._recorder is not None:
@@ -102,9 +113,12 @@ class Gauges:
             root_pid=self._session.root_pids[0] if self._session.root_pids else 0,
             command=clean(" ".join(self._session.command))[:LONGEST_COMMAND],
             looked=round(self._wall(), 3),
+            began=round(self._session.created, 3),
+            job=self._labels(),
             state=verdict.state if verdict else "",
             cause=(verdict.cause if verdict else None) or "",
             owner=verdict.owner if verdict else "",
+            action=(verdict.action if verdict else None) or "",
             confidence=verdict.confidence if verdict else None,
             judged=round(self._judged_at, 3) if verdict else None,
             silent_since=None if silent is None else round(silent, 3),
@@ -121,9 +135,26 @@ class Gauges:
             not_posted=not_posted,
         )
 
+    def _labels(self) -> dict[str, str]:
+        """Whose job it is, before the first verdict too."""
+        if self._verdict is not None and self._verdict.job is not None:
+            job = self._verdict.job
+        else:
+            seen = sorted(self._processes.values(), key=lambda one: (one.rank is None, one.rank, one.pid))
+            ranked = [one for one in seen if one.rank is not None]
+            ranks = rank_ranges(one.rank for one in ranked if one.rank is not None)
+            world_size = next((one.world_size for one in ranked if one.world_size is not None), None)
+            job = labels(self._session, ranked or seen, "\n".join(self._groups), ranks, world_size)
+        return {name: str(value) for name in LABELS if (value := getattr(job, name)) is not None}
+
     def _rank_steps(self) -> tuple[RankSteps, ...]:
-        found = (RankSteps(self._ranks.get(pid, f"pid {pid}"), count) for pid, (_, count) in self._steps.items())
-        return tuple(sorted(found, key=lambda one: one.rank))
+        """Of processes without a number the one that has made most counts as all of them: a pid makes a new series each time."""
+        found: dict[str, int] = {}
+        for pid, (_, count) in self._steps.items():
+            process = self._processes.get(pid)
+            rank = NO_RANK if process is None or process.rank is None else str(process.rank)
+            found[rank] = max(count, found.get(rank, 0))
+        return tuple(RankSteps(rank, count) for rank, count in sorted(found.items()))
 
     def _count(self, at: float, reading: r.Steps) -> None:
         _, before = self._steps.get(reading.pid, (at, 0))
@@ -138,10 +169,14 @@ class Gauges:
         found = []
         for (uuid,) in self._cards.entities(r.Gpu):
             seen, now = self._cards.latest(r.Gpu, uuid), regime(self._cards, uuid, GPU_SECONDS)
+            sample = self._cards.latest(r.GpuSample, uuid)
             found.append(
                 Card(
                     gpu="" if seen is None else str(seen.reading.index),
                     uuid=uuid,
+                    model="" if seen is None else clean(seen.reading.name),
+                    memory_used_bytes=None if sample is None else sample.reading.memory_used_bytes,
+                    memory_bytes=None if seen is None else seen.reading.memory_bytes,
                     regime=now.kind,
                     resident=now.graphics,
                     sm_active=now.sm_active,

@@ -1,4 +1,4 @@
-"""The process that serves the metrics: it holds the latest snapshots, and whoever scrapes it meets only it."""
+"""The process that serves the metrics: it holds the latest snapshots, and a scraper meets only it."""
 
 from collections.abc import Iterator
 
@@ -6,28 +6,21 @@ import msgspec
 
 from perfwatch.exporters.snapshot import NodeSnapshot, Snapshot
 from perfwatch.exporters.wanted import MetricsWanted, remove_socket
-from perfwatch.processes.channel import Channel
-from perfwatch.processes.helper import Helper
+from perfwatch.processes.channel import Channel, Message
+from perfwatch.processes.helper import HelperClient
 from perfwatch.text import duration
 
 AGAIN_SECONDS = 10.0  # until a port that is taken is tried again: it may be that of a watch that is just ending
 
 
-class MetricsServer:
-    """Serves the snapshots that it is given. ``news()`` says what became of it.
+class SnapshotClient(HelperClient):
+    """Takes snapshots for its helper. Command lines are other users' secrets and go no further, unless they are asked for."""
 
-    Args:
-        wanted: where, for whom, and whether command lines are shown.
-    """
-
-    def __init__(self, wanted: MetricsWanted) -> None:
-        self.address = ""  # once it listens, as a scraper writes it
-        self._wanted = wanted
-        self._helper = Helper("perfwatch-metric", lambda channel: _serve(channel, wanted))
+    shows_commands = False
 
     def put(self, snapshot: Snapshot) -> None:
-        """Replace what is known of a session. A command line is another user's secret unless it is asked for."""
-        shown = snapshot if self._wanted.command else msgspec.structs.replace(snapshot, command="")
+        """Replace what is known of a session."""
+        shown = snapshot if self.shows_commands else msgspec.structs.replace(snapshot, command="")
         self._helper.send({"snapshot": msgspec.to_builtins(shown)})
 
     def put_node(self, node: NodeSnapshot) -> None:
@@ -38,23 +31,27 @@ class MetricsServer:
         """A session is over."""
         self._helper.send({"drop": session})
 
-    def fileno(self) -> int:
-        """For poll(): readable when there is news."""
-        return self._helper.fileno()
 
-    def news(self) -> list[str]:
-        """Sentences for the user."""
-        said = []
-        for message in self._helper.hear():
-            self.address = message.get("address", self.address)
-            said += [message["say"]] if "say" in message else []
-        return said
+class MetricsServer(SnapshotClient):
+    """Serves the snapshots that it is given. ``news()`` says what became of it.
+
+    Args:
+        wanted: where, for whom, and whether command lines are shown.
+    """
+
+    def __init__(self, wanted: MetricsWanted) -> None:
+        super().__init__("perfwatch-metric", lambda channel: _serve(channel, wanted))
+        self.address = ""  # once it listens, as a scraper writes it
+        self._wanted, self.shows_commands = wanted, wanted.command
 
     def close(self) -> None:
         """Stop serving."""
-        self._helper.close()
+        super().close()
         if self._wanted.socket is not None and self.address:
             remove_socket(self._wanted.socket)
+
+    def _heard(self, message: Message) -> None:
+        self.address = message.get("address", self.address)
 
 
 def _serve(channel: Channel, wanted: MetricsWanted) -> None:
@@ -103,6 +100,6 @@ def _refusal(wanted: MetricsWanted, error: OSError) -> str:
         else "another port: --metrics-port PORT; any free one: --metrics-port 0"
     )
     return (
-        f"no metrics on {where}: {error.strerror or error}; the job and its watch go on, and it is tried again every "
+        f"no metrics on {where}: {error.strerror or error}; the job and its watch continue, and it is tried again every "
         f"{duration(AGAIN_SECONDS)} ({other})"
     )

@@ -1,4 +1,4 @@
-"""The HTTP server of the metrics: on a port or a unix socket, for everybody or for those who know a token."""
+"""The HTTP server of the metrics: on a port or a unix socket, for every client or for those with a token."""
 
 import hmac
 import os

@@ -8,12 +8,17 @@ from perfwatch.exporters.announcer import Change
 from perfwatch.recording.redaction import redact_tree
 from perfwatch.recording.session import Session
 from perfwatch.text import clean
-from perfwatch.verdict import confidence_word
+from perfwatch.verdict import JobLabels, confidence_word
 
 SCHEMA = "perfwatch.notification/1"
 LONGEST_TEXT = 3000  # Slack cuts at 40,000, people long before
 MOST_CULPRITS, MOST_EVIDENCE, MOST_NEXT = 4, 4, 2
-_KEPT = ("state", "cause", "confidence", "summary", "owner", "at", "onset", "silent_seconds", "last_step")
+ACTIONS_SAID = {  # what a person may do at once; the others say themselves what is at fault
+    "restart": "end the job and start it again; it cannot continue",
+    "replace_node": "drain this node and start the job again on another one",
+}
+_KEPT = ("state", "cause", "confidence", "summary", "owner", "at", "onset", "silent_seconds", "last_step",
+         "action", "job")  # fmt: skip
 
 
 def notification(change: Change, session: Session, folder: str) -> dict[str, Any]:
@@ -45,13 +50,24 @@ def _text(change: Change, session: Session, folder: str) -> str:
     verdict = change.verdict
     cause = f" {verdict.cause}" if verdict.cause else ""
     before = f" (was {change.before[0]})" if change.before else ""
+    whose = f" ({words})" if (words := _whose(verdict.job)) else ""
     lines = [
         f"perfwatch on {session.machine.name}: {verdict.state.upper()}{cause}, confidence {confidence_word(verdict.confidence)}{before}",
         verdict.summary,
-        f"job: {' '.join(session.command)}",
+        f"job: {' '.join(session.command)}{whose}",
+        *([f"action: {ACTIONS_SAID[verdict.action]}"] if verdict.action in ACTIONS_SAID else []),
         *(f"next: {step}" for step in verdict.next[:1]),
         *([f"recording: {folder}"] if folder else []),
     ]
     text = "\n".join(clean(line) for line in lines)[:LONGEST_TEXT]
-    # Slack's own rule: these three, or a name that the job chose could call everybody (<!channel>).
+    # Slack's own rule: these three, or a name that the job chose could call every member (<!channel>).
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _whose(job: JobLabels | None) -> str:
+    """``user ann, Slurm job 4711, pod team-a/train-0``."""
+    if job is None:
+        return ""
+    pod = "/".join(one for one in (job.namespace, job.pod) if one)
+    known = {"user": job.user, "Slurm job": job.slurm_job_id, "pod": pod, "run": job.run_id, "W&B": job.wandb_run}
+    return ", ".join(f"{what} {name}" for what, name in known.items() if name)

@@ -1,4 +1,4 @@
-"""What is known of one watched job now, as it goes from the watch to whoever serves it."""
+"""What is known of one watched job now, as it goes from the watch to the process that serves it."""
 
 import msgspec
 
@@ -18,12 +18,21 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     gpu: str
     uuid: str
+    model: str = ""
     regime: str = "unknown"
     resident: float | None = None
     sm_active: float | None = None
     tensor: float | None = None
     dram: float | None = None
     power_watts: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None  # all that it has
+
+    @property
+    def memory_share(self) -> float | None:
+        """Of its memory that is in use, 0 to 1."""
+        used, size = self.memory_used_bytes, self.memory_bytes
+        return None if used is None or not size else used / size
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,9 +46,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     root_pid: int
     command: str
     looked: float
+    began: float = 0.0
+    job: dict[str, str] = {}  # whose it is, by label; what is not known is left out
     state: str = ""
     cause: str = ""
     owner: str = ""
+    action: str = ""
     confidence: float | None = None
     judged: float | None = None
     silent_since: float | None = None

@@ -1,22 +1,28 @@
-"""What leaves the process for other programs: ``--metrics-...`` and ``--notify``, as typed. Light: the launcher holds it."""
+"""What leaves the process for other programs: ``--metrics-...``, ``--notify``, ``--on-verdict``. Light: the launcher holds it."""
 
 import contextlib
 import os
+import shlex
+import shutil
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from perfwatch.exporters.receivers import apprise_knows, form_of
 
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535
+OTLP_PATH = "/v1/metrics"
 LONGEST_SOCKET_BYTES = 107  # sun_path of unix(7)
 LARGEST_SECRET_FILE_BYTES = 4096
-NOTIFY_VARIABLE = "PERFWATCH_NOTIFY"
+KINDS_OF_NEWS = ("hung", "slow", "crashed", "finished", "recovered")
+DEFAULT_NEWS = ("hung", "slow", "crashed", "recovered")  # a good end is what everybody expects
 
 
 PROMETHEUS = "prometheus-client>=0.20"
+APPRISE = "apprise>=1.9"
 
 
 def can_serve_metrics() -> bool:
@@ -44,14 +50,54 @@ class MetricsWanted:
 
 
 @dataclass(frozen=True)
+class CollectorWanted:
+    """Where metrics are posted to, with which headers; ``host``: what may be said of it."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def host(self) -> str:
+        """Without path and query, which may be secrets."""
+        return urlsplit(self.url).hostname or ""
+
+
+@dataclass(frozen=True)
+class CommandWanted:
+    """What a change of the verdict starts: ``words``, as user ``uid`` (None: as the job's), for so long at most."""
+
+    words: tuple[str, ...]
+    uid: int | None = None
+    deadline_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """``metrics``: how they are served. ``url``: where changes are posted to."""
+    """What was asked for.
+
+    Attributes:
+        metrics: how they are served.
+        url: where changes are posted to.
+        command: what a change starts.
+        news: the kinds of change that are posted, of ``KINDS_OF_NEWS``.
+        heartbeat: what is pinged while the watch sees what it is to see.
+        collector: where metrics are posted to.
+    """
 
     metrics: MetricsWanted | None = None
     url: str | None = None
+    command: CommandWanted | None = None
+    news: tuple[str, ...] = DEFAULT_NEWS
+    heartbeat: str | None = None
+    collector: CollectorWanted | None = None
 
     def __bool__(self) -> bool:
-        return self.metrics is not None or self.url is not None
+        return self.wants_snapshots or any(one is not None for one in (self.url, self.command, self.heartbeat))
+
+    @property
+    def wants_snapshots(self) -> bool:
+        """True if metrics are to be served or posted."""
+        return self.metrics is not None or self.collector is not None
 
 
 def parse_metrics(text: str) -> tuple[str, int]:
@@ -108,12 +154,22 @@ def read_secret(text: str) -> str:
 
 
 def parse_url(text: str) -> str:
-    """A URL, or ``@FILE`` that holds one.
+    """A URL of a receiver, or ``@FILE`` that holds one.
 
     Raises:
-        ValueError: it is no http or https URL.
+        ValueError: nothing here posts to it.
         OSError: the file cannot be read.
     """
+    text = read_secret(text) if text.startswith("@") else text
+    form, address = form_of(text)
+    if form == "apprise" and "://" in text and apprise_knows(text):
+        return text
+    parse_http_url(address)
+    return text
+
+
+def parse_http_url(text: str) -> str:
+    """An http or https URL, or ``@FILE`` that holds one. Raises as ``parse_url``."""
     if text.startswith("@"):
         text = read_secret(text)
     if not text.startswith(("http://", "https://")) or any(letter.isspace() for letter in text):
@@ -123,12 +179,37 @@ def parse_url(text: str) -> str:
     return text
 
 
+def parse_endpoint(text: str) -> str:
+    """Where to post metrics, of an endpoint as OpenTelemetry's settings have it, ``http://HOST:4318``. Raises as ``parse_url``."""
+    parts = urlsplit(parse_http_url(text))
+    if parts.username is not None or parts.query:
+        raise ValueError("credentials belong in $OTEL_EXPORTER_OTLP_HEADERS")
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=path if path.endswith(OTLP_PATH) else path + OTLP_PATH))
+
+
+def parse_headers(text: str) -> tuple[tuple[str, str], ...]:
+    """``$OTEL_EXPORTER_OTLP_HEADERS``: ``name=value,name=value``, percent-encoded; what is no header is left out."""
+    pairs = (one.partition("=") for one in text.split(","))
+    found = ((name.strip(), unquote(value.strip())) for name, _, value in pairs)
+    return tuple((name, value) for name, value in found if _is_word(name) and value.isascii() and value.isprintable())
+
+
+def _is_word(text: str) -> bool:
+    return bool(text) and all(letter.isalnum() or letter in "-_" for letter in text) and text.isascii()
+
+
+def parse_command(text: str) -> tuple[str, ...]:
+    """The words of a command line, parted as a shell does; no shell reads it later. Raises ValueError."""
+    words = tuple(shlex.split(text))
+    if not words:
+        raise ValueError("it names no command")
+    if shutil.which(words[0]) is None:
+        raise ValueError(f"there is no program {words[0]}")
+    return words
+
+
 def is_secret_url(text: str) -> bool:
-    """True if a URL may let whoever knows it post: it has more than a host and a port."""
+    """True if a URL may let any process that knows it post: it has more than a host and a port."""
     parts = urlsplit(text)
     return bool(parts.path.strip("/") or parts.query or parts.username or parts.password)
-
-
-def notify_variable(environment: Mapping[str, str]) -> str | None:
-    """What ``$PERFWATCH_NOTIFY`` says; None where it says nothing."""
-    return environment.get(NOTIFY_VARIABLE) or None

@@ -1,16 +1,15 @@
 """What looks for other hosts have recorded here stays within bounds: a ``perfwatch fleet`` every few minutes fills no disk.
 
-Nobody asked for these sessions by name. Those that somebody made on purpose, and the daemon's, are left alone.
+These sessions were not asked for by name. Those that a user made on purpose, and the daemon's, are left alone.
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from perfwatch.errors import SessionUnreadable
 from perfwatch.fleet.merge.snapshot import Snapshot
-from perfwatch.recording.kept import size_of
+from perfwatch.recording.kept import remove_session, size_of
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.session import SNAPSHOT
 from perfwatch_probes.deadline import KillableChild
@@ -18,7 +17,7 @@ from perfwatch_probes.probe import Unavailable
 
 MOST_SESSIONS = 32  # so that the looks of one incident, at several jobs, are there the next morning
 BUDGET_BYTES = 256 * 2**20  # as much as a session of ``run`` may take
-YOUNG_SECONDS = 900.0  # somebody may still write it: the longest look takes ten minutes
+YOUNG_SECONDS = 900.0  # a process may still write it: the longest look takes ten minutes
 DEADLINE_SECONDS = 5.0  # the answer has been given, and what is left now the next look removes
 
 
@@ -34,7 +33,7 @@ def tidy(made: Snapshot) -> None:
         child.close()
 
 
-def clear(home: str, now: float, remove: Callable[[str], None] = shutil.rmtree) -> list[str]:
+def clear(home: str, now: float, remove: Callable[[str], None] = remove_session) -> list[str]:
     """Remove the oldest of such sessions, as far as they can be; runs in a killable child, and gives the names of those removed.
 
     Args:

@@ -40,12 +40,12 @@ class Answer:
 
     @property
     def unreached(self) -> bool:
-        """Whether the machine may be down: no answer in time, or no way to it."""
+        """True if the machine may be down: no answer in time, or no way to it."""
         return self.timed_out or _NOT_REACHED.search(self.said) is not None
 
     @property
     def not_installed(self) -> bool:
-        """Whether there was no perfwatch to run."""
+        """True if there was no perfwatch to run."""
         return self.exit_code in (126, 127) or _NOT_THERE.search(self.said) is not None
 
 
@@ -53,7 +53,7 @@ Heard = Callable[[Answer], None]
 
 
 class Engine(Protocol):
-    """One way to reach the hosts of a job. ``complete``: it knows all of them, not only those that somebody named."""
+    """One way to reach the hosts of a job. ``complete``: it knows all of them, not only those that were named."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether ``hosts`` are all hosts of the job."""
+        """True if ``hosts`` are all hosts of the job."""
         ...
 
     @property
@@ -110,5 +110,5 @@ def for_a_shell(command: Sequence[str] | None, arguments: Sequence[str]) -> str:
 
 
 def found(program: str) -> bool:
-    """Whether a program is on PATH."""
+    """True if a program is on PATH."""
     return shutil.which(program) is not None

@@ -55,7 +55,7 @@ class Group:
         self.met = self.met or other.met
 
     def joins(self, other: "Group") -> bool:
-        """Whether both are one job: nothing that is said parts them, and no host or rank is in both.
+        """True if both are one job: nothing that is said parts them, and no host or rank is in both.
 
         Ranks that never met may have been told different masters by mistake: then that is what keeps them apart.
         """

@@ -1,6 +1,6 @@
 """What ``perfwatch snapshot`` does on a host: find the jobs, look at them for some seconds, say the little that others need.
 
-The same look as ``attach``, for a time that is told beforehand: whoever asks waits for all hosts, and no host may keep the others
+The same look as ``attach``, for a time that is told beforehand: the process that asks waits for all hosts, and no host may keep the others
 waiting until its own part is clear, which without the others it may never be.
 """
 
@@ -27,7 +27,7 @@ from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.guest import Guests
 
 MOST_JOBS = 16  # of one host, looked at at once
-LIMIT_SECONDS = 30  # beyond the look itself: then the kernel ends us, for nobody waits any more
+LIMIT_SECONDS = 30  # beyond the look itself: then the kernel ends us, for no process waits any more
 AFTER_FAILURE_SECONDS = 0.5
 
 

@@ -74,7 +74,7 @@ class _Pod(msgspec.Struct):
 
     @property
     def unasked(self) -> tuple[str, str] | None:
-        """The state of the host and why, of one in which nobody can be asked; None where the container runs."""
+        """The state of the host and why, of one that cannot be asked; None where the container runs."""
         status = self.status
         if status.phase != "Running":
             why = ": ".join(part for part in (status.reason, status.message) if part)

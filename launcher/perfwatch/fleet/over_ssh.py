@@ -18,7 +18,7 @@ from perfwatch.fleet.wire import DATA_CHARACTERS, LONGEST_ANSWER_BYTES
 AT_ONCE = 256
 REQUIREMENT = "ClusterShell>=1.9"
 LONGEST_LINE_BYTES = 2 * DATA_CHARACTERS  # no line of an answer is as long
-# ClusterShell brings its Slurm groups as an example that nobody reads unless it is copied (tried with 1.9).
+# ClusterShell brings its Slurm groups as an example that is not read unless it is copied (tried with 1.9).
 SLURM_GROUPS = (
     "cd /etc/clustershell/groups.conf.d && cp slurm.conf.example slurm.conf  # or: perfwatch fleet --slurm JOBID"
 )
@@ -33,7 +33,7 @@ _AFTER_SECONDS = 2
 
 
 class OverSsh:
-    """The hosts that somebody named.
+    """The hosts that were named.
 
     Args:
         hosts: a ClusterShell node set.

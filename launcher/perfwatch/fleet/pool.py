@@ -73,7 +73,7 @@ def run(
             for host, _ in waiting:
                 yield Answer(host, said=_UNASKED.format(at_once), unasked="failed", received=time.time())
         finally:
-            for one in running:  # whoever asks has left
+            for one in running:  # the process that asks has exited
                 one.kill()
 
 

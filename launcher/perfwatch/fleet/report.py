@@ -13,7 +13,7 @@ from perfwatch.fleet.merge.hosts import HostReport
 from perfwatch.report.folding import FoldedStacks
 from perfwatch.report.json import as_object
 from perfwatch.report.terminal import VerdictReport
-from perfwatch.text import clean, duration, listed
+from perfwatch.text import clean, duration, json_text, listed
 from perfwatch.triage.job import rank_ranges
 from perfwatch_probes.readings import Frame
 
@@ -29,7 +29,7 @@ SAYS = {
 
 
 class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everybody who shows one stack, innermost frame first."""
+    """All processes that show one stack, innermost frame first."""
 
     role: str
     ranks: str
@@ -100,4 +100,4 @@ def as_json(outcome: Outcome) -> str:
         for group in outcome.folded.groups
     )
     whole = FleetJson(job=outcome.job, verdict=as_object(outcome.verdict), hosts=outcome.reports, stacks=stacks)
-    return msgspec.json.encode(whole).decode()
+    return json_text(whole)

@@ -1,10 +1,10 @@
 """How a snapshot travels: short lines of text that survive login banners, labels of srun and anything else that prints.
 
 Each line reads ``perfwatch-snapshot NONCE INDEX COUNT CHECK DATA``: a part of the compressed JSON (zlib, base64), with the CRC of
-the whole. All that is not such a line is noise. The nonce is made by who asks, so that an old answer is none.
+the whole. All that is not such a line is noise. The nonce is made by the process that asks, so that an old answer is none.
 
 Everything that arrives is untrusted: lengths are bounded before anything is unpacked, and the JSON is checked against the
-types of ``perfwatch.fleet.merge.snapshot`` before anybody sees it.
+types of ``perfwatch.fleet.merge.snapshot`` before it is used.
 """
 
 import base64

@@ -44,7 +44,9 @@ def attach(
         str(session),
         *conditions.patience_option,
     )
-    return _ask(conditions, arguments, session.parent, interrupted, show)
+    answer = _ask(conditions, arguments, session.parent, interrupted, show)
+    recorded = last_verdict(session)  # the same, with full paths and the text of lines
+    return answer if answer.verdict is None or recorded is None else replace(answer, verdict=recorded)
 
 
 def run_command(conditions: Conditions, session: Path, command: Sequence[str]) -> list[str]:
@@ -67,7 +69,7 @@ def follow(
         if verdict is not None and settled(verdict):
             return Answer(time.monotonic() - begun, None, verdict)
         if program.ended(LOOK_SECONDS):
-            _await_outcome(session, interrupted)
+            await_outcome(session, interrupted)
             break
     seconds = time.monotonic() - begun
     final = ("--final",) if program.ended(0.0) else ()
@@ -75,7 +77,7 @@ def follow(
     return replace(_ask(conditions, arguments, session.parent, interrupted), seconds=seconds)
 
 
-def _await_outcome(session: Path, interrupted: Callable[[], bool]) -> None:
+def await_outcome(session: Path, interrupted: Callable[[], bool]) -> None:
     """The watcher of a run may still write what it saw of the end: ``run`` itself waits for that a moment only."""
     ends = time.monotonic() + OUTCOME_SECONDS
     while time.monotonic() < ends and not interrupted():

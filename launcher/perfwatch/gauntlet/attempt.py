@@ -156,7 +156,7 @@ def judged(row: Row, drill: Drill, verdict: Verdict, root_pid: int, onset_pids: 
 
 
 def names(expected: Culprit, verdict: Verdict, root_pid: int, onset_pids: Collection[int]) -> bool:
-    """Whether the first culprit of a verdict, the one that a user looks at, is the expected one.
+    """True if the first culprit of a verdict, the one that a user looks at, is the expected one.
 
     The process that said "onset" is the one at fault; where the main process said it for another, role alone decides.
     """

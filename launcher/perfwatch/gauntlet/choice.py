@@ -33,7 +33,7 @@ def choose(names: Sequence[str], strengths: Sequence[str]) -> Choice:
         exact = [drill for drill in DRILLS if drill.name == name]
         by_cause = [drill for drill in DRILLS if name in drill.causes[:1]]
         if not (matching := exact or by_cause):
-            raise UsageError(f"no drill is called {name!r}, and none shows that cause", "perfwatch drill  # lists them")
+            raise UsageError(f"no drill is called {name!r}, and none shows that cause", "perfwatch drill lists them")
         found.update((drill.name, drill) for drill in matching)
     for strength in strengths:
         if strength not in STRENGTHS:

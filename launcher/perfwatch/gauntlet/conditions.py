@@ -30,7 +30,7 @@ class Conditions:
     limit_seconds: float = 180.0
 
     def mode_for(self, drill: Drill) -> str:
-        """Nobody can attach to what has ended, or see what was before: such a program is always started under ``run``."""
+        """perfwatch cannot attach to what has ended, nor see what was before: such a program is always started under ``run``."""
         return "run" if drill.state == "gone" or drill.from_start else self.mode
 
     @property

@@ -78,7 +78,7 @@ def _gpus(count: int, devices: Path = Path("/dev"), shared: bool = False) -> str
 
 
 def _shared_cards() -> bool:
-    """Whether the drills may put several ranks on one card (PERFWATCH_DRILL_SHARE_CARDS=1), as if on several hosts."""
+    """True if the drills may put several ranks on one card (PERFWATCH_DRILL_SHARE_CARDS=1), as if on several hosts."""
     return os.environ.get("PERFWATCH_DRILL_SHARE_CARDS") == "1"
 
 

@@ -103,7 +103,7 @@ class Program:
         return tuple(self._onsets)
 
     def wait_for_onset(self, deadline_seconds: float, interrupted: Callable[[], bool] = bool) -> Onset:
-        """Wait until the fault begins, or until ``interrupted`` says that nobody wants to know any more.
+        """Wait until the fault begins, or until ``interrupted`` says that the attempt is over.
 
         Raises:
             BrokenDrillError: the program ended, or the deadline passed, before it did.
@@ -120,7 +120,7 @@ class Program:
         return self._onsets[0]
 
     def ended(self, patience_seconds: float) -> bool:
-        """Whether the program ends within ``patience_seconds``."""
+        """True if the program ends within ``patience_seconds``."""
         try:
             self._process.wait(timeout=patience_seconds)
         except subprocess.TimeoutExpired:
@@ -153,7 +153,7 @@ class Program:
             return None
 
     def traced(self) -> set[int]:
-        """PIDs of the program that have a tracer now: whoever looks at a job must leave none behind."""
+        """PIDs of the program that have a tracer now: perfwatch must leave none behind."""
         return {process.pid for process in self.tree() if _tracer(process.pid)}
 
     def end(self) -> None:

@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     confidence: float | None = None
     summary: str = ""
-    culprit_right: bool | None = None  # None: nobody in particular is to blame, or nothing was decided
+    culprit_right: bool | None = None  # None: no culprit is expected, or nothing was decided
     seconds: float | None = None  # from the later of onset and attach to the printed verdict
     decided_seconds: float | None = None  # the same on the verdict's own timeline, without start-up
     exit_code: int | None = None

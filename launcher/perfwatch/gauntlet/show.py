@@ -99,12 +99,12 @@ def _end_like_ctrl_c() -> None:
 def _ruling(row: Row) -> Text:
     if not row.right:
         return Text.assemble(("wrong", "bold red"), f": it is {row.expected_state}/{row.expected_label}")
-    culprit = {True: ", and the right one is named", False: ", but the wrong one is named", None: ""}[row.culprit_right]
-    return Text.assemble(("right", "bold green"), f" after {row.seconds or 0.0:.1f} s{culprit}; the drill has ended")
+    culprit = {True: ", the culprit too", False: ", but not the culprit", None: ""}[row.culprit_right]
+    return Text.assemble(("correct", "bold green"), f" after {row.seconds or 0.0:.1f} s{culprit}; the drill has ended")
 
 
 def _made_how(conditions: Conditions, repeat: int, jobs: int) -> str:
-    patience = " ".join(conditions.patience_option) or "perfwatch's own patience"
+    patience = " ".join(conditions.patience_option) or "perfwatch's own hang timeout"
     return (
         f"{repeat} x each, --mode {conditions.mode}, attached {conditions.late_seconds:g} s after the onset, "
         f"{jobs} at a time, {patience}"

@@ -11,6 +11,7 @@ from perfwatch.headroom.gain import times_range
 from perfwatch.headroom.levers import LEVERS, Lever
 from perfwatch.headroom.shares import rates, shares
 from perfwatch.headroom.step import Steps
+from perfwatch.text import json_text
 
 MOST = 3
 SCHEMA = "perfwatch.headroom/1"
@@ -58,7 +59,7 @@ class Roof(msgspec.Struct, frozen=True):
 
 class Headroom(msgspec.Struct, frozen=True):
     """What a run could gain. ``missing``: what the source does not hold, and what would bring it.
-    ``next``: measures the longest kernels against both roofs, in a second run."""
+    ``next``: measures the longest kernels against both roofs, in a second run. ``judged``: False for a job that makes no steps."""
 
     source: str
     seen_from: str  # trace, or counters and stacks
@@ -71,6 +72,7 @@ class Headroom(msgspec.Struct, frozen=True):
     levers: tuple[Advice, ...]
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
+    judged: bool = True
     schema: str = SCHEMA
 
 
@@ -172,4 +174,4 @@ def _missing(steps: Steps, stacks: Steps | None) -> tuple[str, ...]:
 
 def as_json(headroom: Headroom) -> str:
     """One object."""
-    return msgspec.json.encode(headroom).decode()
+    return json_text(headroom)

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfwatch.headroom.gain import Budget, Saved, budget
+from perfwatch.headroom.roofs import matrices
 from perfwatch.headroom.shares import idle
 from perfwatch.headroom.step import SECOND, Kernel, Operation, Steps
 from perfwatch.traces.families import short_name
 from perfwatch.traces.intervals import length, union, without
 from perfwatch.traces.torch_device import FULL_PRECISION, TENSOR_CORES
-from perfwatch.traces.torch_host import OPTIMIZER, WAITS
+from perfwatch.traces.torch_host import OPTIMIZER, WAITS, inside
 
 WORTH = 0.02  # of a step: below it nothing is looked at closer
 POINTWISE = ("elementwise", "norm", "reduce", "copy")
 SEARCHED_KERNELS = 6  # of one convolution: cuDNN tries its algorithms
+SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 GIB = 2**30
 
 
@@ -83,7 +85,7 @@ class Facts:
 
     @cached_property
     def fused(self) -> bool:
-        """Whether a compiler fused the loops already."""
+        """True if a compiler fused the loops already."""
         loops = [one for one in self.steps.kernels if "triton" in one.name.lower()]
         return self.steps.per_step(loops) > 0.2 * (self.steps.per_step(self.loops) + self.steps.per_step(loops))
 
@@ -102,6 +104,11 @@ class Facts:
         ]
 
     @cached_property
+    def fused_loops(self) -> list[Kernel]:
+        """Loops that a compiler made one kernel of."""
+        return [one for one in self.steps.kernels if one.family in POINTWISE and "triton" in one.name.lower()]
+
+    @cached_property
     def launches(self) -> float:
         """Of kernels, a step, by the host one by one."""
         return sum(not one.in_graph for one in self.steps.kernels) / self.steps.count
@@ -116,7 +123,15 @@ class Facts:
 
     @cached_property
     def reads(self) -> list[tuple[float, float, str, int]]:
-        """Calls in which the host waits for the card within the steps: begin, end, operation, thread."""
+        """Calls in which the host waits for a value of the card within the steps: begin, end, operation, thread.
+
+        A copy to the card from memory that may be paged out waits as well, and for no value.
+        """
+        sent = union(
+            (one.begin, one.end)
+            for one in self.steps.operations
+            if any("HtoD" in kernel.name for kernel in one.kernels)
+        )
         found = []
         for number, thread in self.steps.threads.items():
             for begin, end, name in thread.calls:
@@ -124,6 +139,7 @@ class Facts:
                     name.startswith(WAITS)
                     and end < self.steps.window[1]
                     and not name.startswith("cudaDeviceSynchronize")
+                    and not inside(sent, begin)
                 ):
                     found.append((begin, end, thread.operation_at(begin), number))
         return sorted(found)
@@ -149,12 +165,18 @@ class Facts:
 
     @cached_property
     def scores(self) -> list[Operation]:
-        """Operations on attention's matrix [..., length, length], where a softmax over it is seen."""
-        squares = {
-            one.sizes[0][-2:]
-            for one in self.steps.operations
-            if one.name in ("aten::_softmax", "aten::_safe_softmax") and one.sizes and square(one.sizes[0])
-        }
+        """Operations on attention's matrix [..., queries, keys]: one product makes it, a softmax goes over it, the next reads it."""
+        squares: set[tuple[int, ...]] = set()
+        made: dict[int, tuple[int, ...]] = {}  # by the last product of each thread
+        softened: dict[int, tuple[int, ...]] = {}
+        for one in sorted(self.steps.operations, key=lambda item: item.begin):
+            if one.name in SOFTMAX and one.sizes and square(one.sizes[0]):
+                size = one.sizes[0][-2:]
+                softened[one.thread] = size if made.get(one.thread) == size else ()
+            elif (factors := matrices(one)) and len(factors[0]) == len(factors[1]) == 3:
+                if softened.pop(one.thread, ()) == factors[0][1:]:
+                    squares.add(factors[0][1:])
+                made[one.thread] = (factors[0][1], factors[1][2])
         return [
             one
             for one in self.steps.operations
@@ -186,7 +208,7 @@ class Facts:
 
 
 def full(kernel: Kernel) -> bool:
-    """Whether a kernel multiplies in 32 bits: by what its operation was given, else by its name."""
+    """True if a kernel multiplies in 32 bits: by what its operation was given, else by its name."""
     operation = kernel.operation
     if operation is not None and operation.type:
         return operation.type == "float"
@@ -194,17 +216,17 @@ def full(kernel: Kernel) -> bool:
 
 
 def simt(kernel: Kernel) -> bool:
-    """Whether a kernel multiplies outside the tensor cores."""
+    """True if a kernel multiplies outside the tensor cores."""
     return FULL_PRECISION.search(kernel.name) is not None and not TENSOR_CORES.search(kernel.name)
 
 
 def square(size: tuple[int, ...]) -> bool:
-    """Whether a tensor may be the matrix of an attention."""
+    """True if a tensor may be the matrix of an attention."""
     return len(size) >= 3 and size[-1] >= 64 and size[-2] >= 64
 
 
 def searches(operation: Operation | None) -> bool:
-    """Whether cuDNN tries its algorithms in a convolution."""
+    """True if cuDNN tries its algorithms in a convolution."""
     return operation is not None and "conv" in operation.name and len(operation.kernels) >= 2 * SEARCHED_KERNELS
 
 

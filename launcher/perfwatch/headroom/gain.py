@@ -34,10 +34,17 @@ class Budget:
         return max(0.0, self.seconds - max(self.card, self.host))
 
     def times(self, saved: Saved, *, host: float | None = None) -> float:
-        """How many times as fast a step is without what is saved. ``host``: instead of the most."""
+        """How many times as fast a step is without what is saved.
+
+        Args:
+            host: seconds of it at least, for the most that a lever brings: in the rest the card waits, and the host works in
+                that time; so with a faster card the step is the host's alone, not the host's and the rest.
+        """
         needs = self.host if host is None else host
         rest = max(0.0, self.seconds - max(self.card, needs))
-        left = max(max(0.0, self.card - saved.card), max(0.0, needs - saved.host)) + max(0.0, rest - saved.rest)
+        card, works = max(0.0, self.card - saved.card), max(0.0, needs - saved.host)
+        rest = max(0.0, rest - saved.rest)
+        left = max(card, works) + rest if host is None else max(card + rest, works)
         return self.seconds / max(left, 0.02 * self.seconds)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from perfwatch.headroom.evidence.passes import (
     attention_mask,
+    batched_generation,
     checkpointing,
     compile_,
     cuda_graphs,
@@ -17,6 +18,7 @@ from perfwatch.headroom.evidence.passes import (
     flash_attention,
     kv_cache,
     micro_batch,
+    padding,
     vocabulary_loss,
 )
 from perfwatch.headroom.evidence.products import (
@@ -40,6 +42,8 @@ from perfwatch.headroom.evidence.waits import (
     unused_parameters,
 )
 from perfwatch.headroom.facts import Facts, Seen
+
+MORE_WORKERS = "a higher num_workers, as far as cores are free"  # what a session knows more about than a trace
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,16 @@ LEVERS: tuple[Lever, ...] = (
         "none where the mask says nothing else",
         "FlashAttention-2 against memory-efficient attention, 1.5 to 4 times",
         attention_mask,
-        ("flash_attention",),
+        ("flash_attention", "padding"),
+    ),
+    Lever(
+        "padding",
+        "sequences without padding",
+        "pack sequences (flex_attention with a mask of documents, flash_attn_varlen_func), or batch those of like length",
+        "none where the loss is a mean over tokens; batches hold other sequences",
+        "none: how much of a batch is padding is not in the trace, so at most 0.6 of its work",
+        padding,
+        ("attention_mask",),
     ),
     Lever(
         "compile",
@@ -124,12 +137,12 @@ LEVERS: tuple[Lever, ...] = (
         "memory for the graph; fixed shapes, no reads of values within",
         _MEASURED,
         cuda_graphs,
-        ("synchronising_reads",),
+        ("synchronising_reads", "cudnn_rnn"),
     ),
     Lever(
         "fused_optimizer",
         "a fused optimizer",
-        "fused=True in the optimizer's constructor; torch._foreach_lerp_ for averages of the weights",
+        "fused=True in the optimizer's constructor (foreach=True where it has none); torch._foreach_lerp_ for averages of the weights",
         "none",
         _MEASURED,
         fused_optimizer,
@@ -177,7 +190,7 @@ LEVERS: tuple[Lever, ...] = (
         "memory: what the recomputed layers hold",
         "the trace: the time of what is computed again",
         checkpointing,
-        ("micro_batch",),
+        ("micro_batch", "fsdp_prefetch"),
     ),
     Lever(
         "micro_batch",
@@ -224,7 +237,7 @@ LEVERS: tuple[Lever, ...] = (
     Lever(
         "data_loading",
         "more loading beside the steps",
-        "num_workers=8 (at most the cores), persistent_workers=True, prefetch_factor=4 in the DataLoader",
+        f"{MORE_WORKERS}, persistent_workers=True, prefetch_factor=4 in the DataLoader",
         "memory and cores of the host",
         "the trace: the card's waits for data",
         data_loading,
@@ -244,6 +257,7 @@ LEVERS: tuple[Lever, ...] = (
         "none under DDP; memory for whole gradients under FSDP",
         "the trace: exchanges that would not take place",
         no_sync,
+        ("bucket_size",),
     ),
     Lever(
         "bucket_size",
@@ -286,6 +300,14 @@ LEVERS: tuple[Lever, ...] = (
         "memory: two tensors a layer",
         _MEASURED,
         kv_cache,
+    ),
+    Lever(
+        "batched_generation",
+        "generation in one batch",
+        "generate(prompts.repeat_interleave(n, 0)), or num_return_sequences=n, instead of a loop over sequences",
+        "memory: keys and values of all sequences at once",
+        "the trace: generation that would take place once",
+        batched_generation,
     ),
     Lever(
         "cudnn_rnn",

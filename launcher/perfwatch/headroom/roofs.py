@@ -40,12 +40,17 @@ def memory_gb_per_second(card: Card) -> float | None:
     return next((rate for pattern, rate in MEMORY_GB if re.search(pattern, card.name)), None)
 
 
+def matrices(operation: Operation) -> tuple[tuple[int, ...], ...]:
+    """The sizes of the two factors of a matrix product; empty for what is none, or without shapes."""
+    first = GEMM_OPERATIONS.get(operation.name)
+    factors = () if first is None else operation.sizes[first : first + 2]
+    return factors if len(factors) == 2 and all(len(size) >= 2 for size in factors) else ()
+
+
 def flops_of(operation: Operation) -> float:
     """Floating-point operations of a matrix product or convolution (a multiply-add is two); 0 for what is none, or without shapes."""
-    first = GEMM_OPERATIONS.get(operation.name)
-    if first is not None and len(operation.sizes) > first + 1:
-        a, b = operation.sizes[first], operation.sizes[first + 1]
-        return 2.0 * prod(a) * b[-1] if len(a) >= 2 and len(b) >= 2 else 0.0
+    if factors := matrices(operation):
+        return 2.0 * prod(factors[0]) * factors[1][-1]
     if operation.name == "aten::cudnn_convolution" and len(operation.sizes) > 1:
         return _convolution(operation.sizes[0], operation.sizes[1], operation.given, 2, 3)
     if operation.name == "aten::convolution_backward" and len(operation.sizes) > 2:

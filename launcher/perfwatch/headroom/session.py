@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from perfwatch.errors import TraceUnreadable
 from perfwatch.headroom.advice import LEAST_TIMES, MOST, Advice, Headroom, Part, advise, middle
-from perfwatch.headroom.levers import LEVERS
+from perfwatch.headroom.levers import LEVERS, MORE_WORKERS
 from perfwatch.headroom.step import read
 from perfwatch.recording.recording import Recording
 from perfwatch.triage.case import Case
-from perfwatch.triage.questions import data_wait_share, regimes
+from perfwatch.triage.questions import data_wait_share, regimes, spare_cores
 from perfwatch.triage.rules import RULES
 from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes.readings import Gpu, GpuSample, Steps
@@ -37,6 +39,7 @@ GOES_ON = ("slow", "healthy")
 WARM_UP_STEPS = 10
 TRACE = "perfwatch capture torch --steps 5 --shapes --stacks"
 FEWER = f"a torch trace: counters and stacks name fewer levers, and no kernels ({TRACE})"
+MOST_WORKERS_MORE = 8  # that are proposed at once
 
 
 def of_session(
@@ -55,14 +58,15 @@ def of_session(
     for path in [trace] if trace is not None else reversed(list(_traces(folder, recording))):
         try:
             steps = read(path, usual)
-            return advise(replace(steps, peak_bytes=steps.peak_bytes or _memory_in_use(recording)), path)
+            found = advise(replace(steps, peak_bytes=steps.peak_bytes or _memory_in_use(recording)), path)
+            return structs.replace(found, levers=tuple(_with_workers(one, case) for one in found.levers))
         except TraceUnreadable as error:
             unread.append(error.message)
     return of_counters(case, verdict, str(folder), usual, tuple(unread))
 
 
 def usual_step_seconds(recording: Recording) -> float | None:
-    """The median step of the rank that counted most, without its first steps; None where nobody counted."""
+    """The median step of the rank that counted most, without its first steps; None where no step was counted."""
     found: dict[int, list[float]] = {}
     for record in recording.records:
         if isinstance(record.reading, Steps):
@@ -120,7 +124,8 @@ def of_counters(
         shares=parts,
         roofs=(),
         levers=_levers(case) if verdict.state in GOES_ON else (),
-        missing=(*missing, *_standing(verdict), FEWER, *units),
+        missing=(*(_standing(verdict) or (*missing, FEWER)), *units),
+        judged=verdict.state in GOES_ON,
     )
 
 
@@ -150,10 +155,29 @@ def _levers(case: Case) -> tuple[Advice, ...]:
             excludes=lever.excludes,
             unsure="without a trace the share is that of samples",
         )
+        advice = _with_workers(advice, case)
         if name not in found or middle(advice) > middle(found[name]):
             found[name] = advice
     ranked = sorted((one for one in found.values() if middle(one) >= LEAST_TIMES), key=middle, reverse=True)
     return tuple(ranked[:MOST])
+
+
+def _with_workers(advice: Advice, case: Case) -> Advice:
+    """A lever of data loading with as many workers as the free cores of the machine feed; others, and without knowledge, as it is."""
+    spare = spare_cores(case, case.ranks[0].pid) if advice.lever == "data_loading" and case.ranks else None
+    if spare is None:
+        return advice
+    now = max(len(case.job.workers(rank.pid)) for rank in case.ranks)
+    more = min(int(spare / len(case.ranks)), MOST_WORKERS_MORE)
+    if not more:
+        change = (
+            "no core is free for more workers: make each sample cheaper, as by preparing the files once, before the run"
+        )
+    else:
+        has = f"now {now}; " if now else ""
+        are = f"{spare:.0f} core{'s are' if spare >= 1.5 else ' is'} free"
+        change = advice.change.replace(MORE_WORKERS, f"num_workers={now + more} ({has}{are})")
+    return structs.replace(advice, change=change)
 
 
 def _evidence(finding: Finding) -> str:

@@ -15,6 +15,9 @@ from perfwatch.traces.intervals import Intervals, length, overlap, union, withou
 GAPS = ("data", "launches in the optimizer", "launches in the backward pass", "launches in the forward pass", "host")
 
 
+MOST_TFLOPS, TOO_FAST = 5000.0, 1.2  # of a card that is not known, dense; boost clocks exceed a data sheet by less
+
+
 @dataclass(frozen=True)
 class Share:
     """One part of a step. family and part are empty where it is no kernel."""
@@ -98,7 +101,9 @@ def rates(steps: Steps) -> tuple[Rate, ...]:
             pair[1] += operation.device / SECOND
     found = []
     for (kind, type_), (flops, seconds) in done.items():
-        if seconds > 0:
-            rate, peak = flops / seconds / 1e12, peak_tflops(steps.card, type_)
+        rate, peak = flops / max(seconds, 1e-9) / 1e12, peak_tflops(steps.card, type_)
+        if (
+            seconds > 0 and rate <= (peak or MOST_TFLOPS) * TOO_FAST
+        ):  # faster than the card: its shapes are not of what ran
             found.append(Rate(kind, type_, rate, rate / peak if peak else None, seconds / steps.count))
     return tuple(sorted(found, key=lambda one: -one.seconds))

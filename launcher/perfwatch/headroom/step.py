@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,13 @@ MOST_AXES, LONGEST_AXIS = 8, 2**40  # of a tensor; what exceeds them is none
 PARTS = ("forward", "backward", "recomputation", "optimizer", "other")
 # What the profiler takes of the host, measured on an H200's with shapes: a step that launches as fast as it can, with it and without.
 OPERATION_SECONDS, LAUNCH_SECONDS, FRAME_SECONDS = 2.5e-6, 3.5e-6, 2.0e-6
+ALIKE = 0.8  # operations of a forward pass against those of another of the same model
 OWN_SHARE = 0.35  # of the traced time that is the program's at least
+# Called by a module, and by no formula of a derivative.
+LAYERS = frozenset(f"aten::{name}" for name in (
+    "linear", "conv1d", "conv2d", "conv3d", "layer_norm", "batch_norm", "group_norm", "rms_norm", "embedding", "dropout", "softmax",
+    "scaled_dot_product_attention", "relu", "gelu", "silu",
+))  # fmt: skip
 GEMM_OPERATIONS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
@@ -136,19 +143,31 @@ class Steps:
 
     @cached_property
     def count(self) -> int:
-        """Steps in the window: how often the optimizer that steps most often did.
+        """Steps in the window: how often the kind of optimizer that steps most often did.
 
         Where none is seen, as in a graph of the whole step: as many as usual ones fit; else the window is the unit.
         """
-        names = Counter(name for _, _, name in self.main.annotations if name.startswith(STEP))
         fit = (
             1 if self.usual_seconds is None else round((self.window[1] - self.window[0]) / SECOND / self.usual_seconds)
         )
-        return max(names.values(), default=max(1, fit))
+        return max(self._updates.values(), default=max(1, fit))
+
+    @cached_property
+    def _updates(self) -> Counter[str]:
+        """How often each kind of optimizer stepped; one after the other, with no backward pass between, they are of one step."""
+        begins = [begin for begin, _ in self.backward]
+        found: Counter[str] = Counter()
+        last: dict[str, int] = {}
+        for begin, _, name in sorted(self.main.annotations):
+            if name.startswith(STEP):
+                passed = bisect.bisect_left(begins, begin)
+                found[name] += name not in last or not begins or passed > last[name]
+                last[name] = passed
+        return found
 
     @property
     def counted(self) -> bool:
-        """Whether an optimizer's step is seen at all."""
+        """True if an optimizer's step is seen at all."""
         return any(name.startswith(STEP) for _, _, name in self.main.annotations)
 
     @cached_property
@@ -240,7 +259,7 @@ class Steps:
 
     @property
     def _never_waits(self) -> bool:
-        """Whether the host reads nothing off the card within a step."""
+        """True if the host reads nothing off the card within a step."""
         calls = (call for thread in self.threads.values() for call in thread.calls)
         reads = sum(name.startswith(WAITS) and not name.startswith("cudaDeviceSynchronize") for _, _, name in calls)
         return reads < self.count
@@ -310,29 +329,57 @@ class Steps:
 
     @cached_property
     def has_shapes(self) -> bool:
-        """Whether the trace says what the operations were given."""
+        """True if the trace says what the operations were given."""
         return any(one.sizes for one in self.operations)
 
     @cached_property
     def has_stacks(self) -> bool:
-        """Whether the trace says where in the program they stand."""
+        """True if the trace says where in the program they stand."""
         return any(thread.frames for thread in self.threads.values())
+
+    def runs(self, prefixes: tuple[str, ...]) -> bool:
+        """True if an operation or a range of the program begins so."""
+        named = (name for thread in self.threads.values() for _, _, name in thread.annotations)
+        return any(name.startswith(prefixes) for name in chain(named, (one.name for one in self.operations)))
+
+    @cached_property
+    def _forward_begins(self) -> list[float]:
+        return sorted(o.begin for o in self.operations if not o.engine and o.kernels and o.sequence is not None)
+
+    @cached_property
+    def passes(self) -> list[Interval]:
+        """The backward passes: forward operations with a gradient stand between two of them."""
+        forward = self._forward_begins
+        found: list[Interval] = []
+        for begin, end in self.backward:
+            if found and bisect.bisect_right(forward, begin) <= bisect.bisect_right(forward, found[-1][1]):
+                found[-1] = (found[-1][0], max(end, found[-1][1]))
+            else:
+                found.append((begin, end))
+        return found
 
     @cached_property
     def backwards_in_step(self) -> int:
-        """Backward passes of a step: more than one is gradient accumulation."""
-        forward = union(
-            (o.begin, o.end) for o in self.operations if not o.engine and o.kernels and o.sequence is not None
+        """Backward passes of a step: more than one is gradient accumulation.
+
+        Passes between which an optimizer steps are of several models, passes after different forward operations of several losses.
+        """
+        passes = self.passes
+        if len(passes) <= self.count:
+            return 1
+        steps = sorted(begin for begin, _, name in self.main.annotations if name.startswith(STEP))
+        updates = 1 + sum(
+            bisect.bisect_right(steps, before[1]) < bisect.bisect_right(steps, after[0])
+            for before, after in pairwise(passes)
         )
-        passes, at = 0, 0
-        last_end = float("-inf")
-        for begin, end in self.backward:
-            while at < len(forward) and forward[at][1] < begin:
-                at += 1
-            between = at > 0 and forward[at - 1][1] > last_end
-            passes += between or last_end == float("-inf")
-            last_end = max(last_end, end)
-        return max(1, round(passes / self.count))
+        forward = self._forward_begins
+        sizes = sorted(
+            bisect.bisect_right(forward, after[0]) - bisect.bisect_right(forward, before[1])
+            for before, after in pairwise(passes)
+        )
+        if sizes[0] < ALIKE * sizes[-1]:
+            return 1
+        return max(1, round(len(passes) / max(updates, self.count)))
 
 
 def read(path: Path, usual_seconds: float | None = None) -> Steps:
@@ -346,7 +393,7 @@ def read(path: Path, usual_seconds: float | None = None) -> Steps:
         )
     if steps.window[1] <= steps.window[0]:
         raise TraceUnreadable(
-            f"{path}: its {len(steps.kernels):,} kernels have no times",
+            f"{path}: none of its {len(steps.kernels):,} kernels has a duration",
             "write a trace out before the next window of the same process begins",
         )
     cards = head.get("cards", [])
@@ -386,6 +433,7 @@ class _Reader:
             if event.name == "[memory]" and args is not None and args.card == CUDA:
                 self._peak = max(self._peak, _whole(args.held) or 0)
             return
+        event.dur = max(0.0, event.dur)  # clocks of host and card that drift apart make some negative
         begin, end = event.ts, event.ts + event.dur
         if event.cat in DEVICE_KINDS:
             self._works.append(event)
@@ -423,16 +471,26 @@ class _Reader:
         for operations in by_thread.values():
             operations.sort(key=lambda one: (one.begin, -one.end))
             stack: list[Operation] = []
+            again: dict[Operation, list[Operation]] = defaultdict(list)  # by the node of the backward pass around them
+            forward: set[Operation] = set()
             for one in operations:
                 while stack and stack[-1].end < one.end:
                     stack.pop()
                 above = stack[-1] if stack else None
                 one.above = above
                 one.engine = one.name.startswith(BACKWARD) or (above is not None and above.engine)
-                # The engine computes without recording; what it records is the forward pass, computed again.
-                again = one.sequence is not None and one.forward_thread == 0 and one.name.startswith("aten::")
-                one.recomputed = above is not None and above.engine and (above.recomputed or again)
+                # The engine computes without recording. What it records is the forward pass, computed again, or, where no
+                # layer is called, a backward pass that is to be differentiated (create_graph=True).
+                recorded = one.sequence is not None and one.forward_thread == 0 and one.name.startswith("aten::")
+                one.recomputed = above is not None and above.engine and (above.recomputed or recorded)
+                if one.recomputed:
+                    again[stack[0]].append(one)
+                    if one.name in LAYERS:
+                        forward.add(stack[0])
                 stack.append(one)
+            for node, those in again.items():
+                for one in those if node not in forward else ():
+                    one.recomputed = False
 
     def _kernel(self, event: FullEvent) -> Kernel:
         args = event.args

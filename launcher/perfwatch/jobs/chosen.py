@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, SessionUnreadable, UsageError
-from perfwatch.jobs.discovery import WORST_FIRST, FoundJob, Known, ListedVerdict, find_jobs, is_notebook, is_orphan
-from perfwatch.jobs.slurm_job import job_of_groups
-from perfwatch.processes.reinvoke import as_root
-from perfwatch.recording.finding import find_session
+from perfwatch.jobs.discovery import WORST_FIRST, FoundJob, Known, ListedVerdict, find_jobs, is_notebook
+from perfwatch.ownership import containers_of, in_kubernetes, pods_of, slurm_job_of
+from perfwatch.recording.finding import after_the_end, find_session
 from perfwatch.recording.recording import load_session
+from perfwatch.text import command_line
 from perfwatch_probes.bounds import ENVIRONMENT_BYTES
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.external import run_together
@@ -29,9 +29,6 @@ MOST_NAMED = 8
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # root runs nothing from elsewhere
 SHORTEST_ID = 6  # of a container, as docker ps shows twelve
 DEADLINE_SECONDS = 1.0
-_KUBERNETES = re.compile(r"[/-]kubepods")
-_POD_UID = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f_-]{27})")
-_CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _UNTIL_REAPED_SECONDS = 2.0  # a recording is begun a moment after the process that it is about
 
 
@@ -86,42 +83,55 @@ def choose(
     if wanted.target and (pid := _of_session(wanted.target, filesystem, child, environ)) is not None:
         return pid, ""
     jobs, hidden = find_jobs(filesystem, child)
-    living = [job for job in jobs if not is_orphan(job.tops[0])]
+    alive = [job for job in jobs if not job.orphan]
     if wanted.slurm is not None:
         number = wanted.slurm
-        found = [job for job in living if _any(job, lambda pid: job_of_groups(_groups(filesystem, pid)) == number)]
-        found = found or [job for job in living if _states(job, number)]
+        found = [job for job in alive if _any(job, lambda pid: slurm_job_of(_groups(filesystem, pid)) == number)]
+        found = found or [job for job in alive if _states(job, number)]
     elif wanted.pod:
-        found = [job for job in living if _any(job, lambda pid: _in_pod(filesystem, child, pid, wanted.pod))]
+        found = [job for job in alive if _any(job, lambda pid: _in_pod(filesystem, child, pid, wanted.pod))]
     elif wanted.container:
         begun = wanted.container.lower()
         identifier = begun if re.fullmatch(rf"[0-9a-f]{{{SHORTEST_ID},64}}", begun) else id_of(wanted.container)
         found = [
-            job for job in living if identifier and _any(job, lambda pid: _in_container(filesystem, pid, identifier))
+            job for job in alive if identifier and _any(job, lambda pid: _in_container(filesystem, pid, identifier))
         ]
     elif wanted.target:
         matches = _matcher(wanted.target)
-        found = [job for job in living if matches(" ".join(job.command)) or _any_command(job, matches)]
+        found = [job for job in alive if matches(" ".join(job.command)) or _any_command(job, matches)]
     else:
-        found = living
-        if len(found) > 1:
-            found = [job for job in living if not is_notebook(job.tops[0])] or living
+        found = _meant(alive)
     others = _of_others(len(hidden), command)
     if not found:
         what = f"{wanted.words} has no training job" if wanted.words else "no training job runs"
         what = f"no training job whose command line has {wanted.target!r} runs" if wanted.target else what
-        raise NoSuchTarget(f"{what} on this machine", others or "perfwatch ps lists the training jobs of this machine")
+        ended = ""
+        if wanted.target:
+            matches = _matcher(wanted.target)
+            ended = after_the_end(lambda one: matches(" ".join(one.command)), environ, child)
+        advice = ended or others or "perfwatch ps lists the training jobs of this machine"
+        raise NoSuchTarget(f"{what} on this machine", advice)
     if len(found) > 1:
         which = f" match {wanted.words!r}" if wanted.words else " run on this machine"
         told = sorted(((known(job).verdict, job) for job in found), key=lambda one: _badness(one[0]))
         listed = [
-            f"{command} {job.tops[0].pid}    # {_said(verdict)}{' '.join(job.command)}"[:120]
+            f"{command} {job.tops[0].pid}    # {_said(verdict)}{command_line(job.command)}"[:120]
             for verdict, job in told[:MOST_NAMED]
         ]
         more = [f"and {len(found) - MOST_NAMED} more: perfwatch ps"] if len(found) > MOST_NAMED else []
         raise UsageError(f"{len(found)} training jobs{which}: which one?", "\n".join(listed + more))
-    pid, line = found[0].tops[0].pid, " ".join(found[0].command)[:80]
-    return pid, f"{pid} is the only training job here: {line}" if not wanted.words else f"{wanted.words}: {pid}, {line}"
+    pid, line = found[0].tops[0].pid, command_line(found[0].command)[:80]
+    return pid, f"{f'{wanted.words} is' if wanted.words else 'the only training job here is'} pid {pid}: {line}"
+
+
+def living(filesystem: Filesystem, child: Caller) -> list[FoundJob]:
+    """The training jobs that may be meant where none is named."""
+    return _meant([job for job in find_jobs(filesystem, child)[0] if not job.orphan])
+
+
+def _meant(jobs: list[FoundJob]) -> list[FoundJob]:
+    """Without notebooks, where there is anything else."""
+    return jobs if len(jobs) < 2 else [job for job in jobs if not is_notebook(job.tops[0])] or jobs
 
 
 def _badness(verdict: ListedVerdict | None) -> int:
@@ -140,7 +150,7 @@ def _of_others(hidden: int, command: str) -> str:
     """What to type where other users' processes may not be looked into; empty if there are none."""
     if not hidden:
         return ""
-    return f"{hidden} Python process{'es' if hidden > 1 else ''} of other users: {as_root(command)}"
+    return f"{hidden} Python process{'es' if hidden > 1 else ''} of other users: sudo {command}"
 
 
 def _of_session(target: str, filesystem: Filesystem, child: Caller, environ: Mapping[str, str]) -> int | None:
@@ -196,14 +206,13 @@ def _states(job: FoundJob, number: int) -> bool:
 
 def _in_pod(filesystem: Filesystem, child: Caller, pid: int, pod: str) -> bool:
     groups = _groups(filesystem, pid)
-    uids = {uid.replace("_", "-") for uid in _POD_UID.findall(groups)}
-    if pod.lower() in uids:
+    if pod.lower() in pods_of(groups):
         return True
-    return bool(_KUBERNETES.search(groups)) and _host_name(filesystem, child, pid) == pod[:63]
+    return in_kubernetes(groups) and _host_name(filesystem, child, pid) == pod[:63]
 
 
 def _in_container(filesystem: Filesystem, pid: int, known: str) -> bool:
-    return any(one.startswith(known) for one in _CONTAINER.findall(_groups(filesystem, pid)))
+    return any(one.startswith(known) for one in containers_of(_groups(filesystem, pid)))
 
 
 def _host_name(filesystem: Filesystem, child: Caller, pid: int) -> str:

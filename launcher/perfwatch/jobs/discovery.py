@@ -36,9 +36,9 @@ from perfwatch_probes.thread import one_thread
 SCHEMA = "perfwatch.ps/2"  # 1: without user, cards, steps, verdicts, orphans and zombies
 MOST_NAMED = 8  # of the jobs below one shell
 WORST_FIRST = ("hung", "gone", "slow", "inconclusive", "busy", "healthy")  # states of verdicts, as lists order them
-# Somebody's session, not a run: it waits for its user most of the time.
+# An interactive session, not a run: it waits for its user most of the time.
 _INTERACTIVE = re.compile(r"(?:^|/)(?:ipykernel(?:_launcher)?|jupyter[\w-]*|ipython3?|pytest)(?:\.py)?$")
-_TRAINER_NAME = re.compile(r"(?:python|pypy)[\d.]*|pt_\w+")  # of what anybody may read of a process that has ended
+_TRAINER_NAME = re.compile(r"(?:python|pypy)[\d.]*|pt_\w+")  # of what every user may read of a process that has ended
 # What processes that do not answer may cost one pass: those of one user, and those of all before the deadline becomes a short one. An
 # answer takes 1 ms.
 MOST_LOST_SECONDS, LOST_SECONDS, HASTY_SECONDS = 3.0, 2.0, 0.05
@@ -201,10 +201,12 @@ class FoundJob:
     """A job of this machine: the process(es) at its top, oldest first, and who is who below them.
 
     More than one top: ranks that were started one by one (by hand, by a launcher of another machine).
+    orphan: True for a DataLoader worker whose training process has ended.
     """
 
     tops: tuple[Process, ...]
     job: Job
+    orphan: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -228,13 +230,24 @@ def find_jobs(filesystem: Filesystem, child: Caller) -> tuple[list[FoundJob], li
     return _found(Machine(_user_processes(filesystem, child)), filesystem, child)
 
 
-def is_orphan(process: Process) -> bool:
-    """True if the process at the top of a job is a DataLoader worker: its training process has ended."""
-    return process.name.startswith(WORKER_NAME)
+def is_orphan(process: Process, parent: Process | None) -> bool:
+    """True if a DataLoader worker at the top of a job was left to init, or to another program that cannot have started it.
+
+    A parent that may be a training is none of these: one that is Python, and one that does not answer.
+
+    Args:
+        process: at the top of a job.
+        parent: None where it is not seen.
+    """
+    if not process.name.startswith(WORKER_NAME):
+        return False
+    if parent is None:
+        return process.parent_pid == 1
+    return bool(parent.command) and (not parent.python or (parent.pid == 1 and parent.torch_loaded is False))
 
 
 def is_notebook(process: Process) -> bool:
-    """True if a process is somebody's interactive session."""
+    """True if a process is an interactive session."""
     return any(_INTERACTIVE.search(word) for word in process.command[:3])
 
 
@@ -242,7 +255,9 @@ def _found(machine: Machine, filesystem: Filesystem, child: Caller) -> tuple[lis
     tops = {machine.top(process) for process in machine.processes.values() if process.python and process.torch_loaded}
     found: list[FoundJob] = []
     for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
-        one = FoundJob((machine.processes[top],), _job(machine, [top], tops))
+        process = machine.processes[top]
+        orphan = is_orphan(process, machine.processes.get(process.parent_pid))
+        one = FoundJob((process,), _job(machine, [top], tops), orphan)
         same = next((index for index, other in enumerate(found) if _same(other, one)), None)
         if same is None:
             found.append(one)
@@ -301,9 +316,12 @@ def _network(filesystem: Filesystem, process: Process) -> str | None:
         return None
 
 
-def refuse_orphan(target: Target, filesystem: Filesystem) -> None:
+def refuse_orphan(target: Target, filesystem: Filesystem, child: Caller) -> None:
     """Raise NotATrainingJob for a DataLoader worker whose training process has ended: nothing waits for it any more."""
-    if target.gone is not None or not is_orphan(target.root):
+    if target.gone is not None or not target.root.name.startswith(WORKER_NAME):
+        return
+    parent = optional(partial(identify, filesystem, target.root.parent_pid, child, redact_command))
+    if not is_orphan(target.root, parent):
         return
     used = optional(partial(usage, filesystem, target.root.pid))
     held = "" if used is None else f"; it holds {used.resident_bytes / 2**30:.1f} GiB of memory"
@@ -311,7 +329,7 @@ def refuse_orphan(target: Target, filesystem: Filesystem) -> None:
     held += f" and GPU {', '.join(map(str, cards))}" if cards else ""
     raise NotATrainingJob(
         f"process {target.root.pid} is an orphaned DataLoader worker: its training process has ended{held}",
-        f"end it: kill {target.root.pid}",
+        f"if nothing needs it, end it: kill {target.root.pid}",
     )
 
 
@@ -331,7 +349,7 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
     below: list[FoundJob] = []
     for one in find_jobs(filesystem, child)[0]:
         top = one.tops[0]
-        inside = not is_orphan(top) and any(process.pid in members for process in one.tops)
+        inside = not one.orphan and any(process.pid in members for process in one.tops)
         if inside and not any(doubles(filesystem, other, one) for other in below):
             below.append(one)
             head = starter(filesystem, root_of(filesystem, top, child), child)
@@ -366,10 +384,23 @@ def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job
 
 
 def _same(one: FoundJob, other: FoundJob) -> bool:
-    """Whether two trees are one job: one user, one master (or run, or step of a scheduler), and no rank twice."""
+    """True if two trees are one job: one user, one master (or run, or step of a scheduler), and no rank twice.
+
+    Where nothing is told: ranks of one program and world that one process has started; they may meet at an address of their own.
+    """
     ranks = [{rank.rank for rank in found.job.ranks} for found in (one, other)]
-    told = one.identity.told and one.identity.joins(other.identity)
-    return told and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
+    told = one.identity.told or other.identity.told
+    joined = one.identity.joins(other.identity) if told else _one_world(one) == _one_world(other) is not None
+    return (
+        joined and one.tops[0].uid == other.tops[0].uid and None not in ranks[0] | ranks[1] and not ranks[0] & ranks[1]
+    )
+
+
+def _one_world(found: FoundJob) -> tuple[int, str, int] | None:
+    """Who started a tree, the program that it runs, and of how many ranks; None where a rank need not have others beside it."""
+    top, size = found.tops[0], found.identity.world_size
+    program = program_of(top.command)
+    return None if program is None or size is None or size < 2 else (top.parent_pid, program, size)
 
 
 def list_jobs(
@@ -396,8 +427,7 @@ def list_jobs(
 def _listed_job(
     filesystem: Filesystem, one: FoundJob, child: Caller, clocks: CpuClocks | None, known: Known
 ) -> ListedJob:
-    top, job = one.tops[0], one.job
-    orphan = is_orphan(top)
+    top, job, orphan = one.tops[0], one.job, one.orphan
     used = [optional(partial(usage, filesystem, process.pid)) for process in one.tops] if orphan else []
     return ListedJob(
         pid=top.pid,

@@ -8,10 +8,10 @@ import re
 
 import msgspec
 
+from perfwatch.ownership import NO_RUN_IDS
 from perfwatch.triage.job import Job
 from perfwatch_probes.readings import Process
 
-NO_RUN_IDS = ("", "none")  # torchrun's default --rdzv-id is the word "none"
 # Names under which launchers number a job, and what they call it: Open MPI 5 and 4, MPICH, Flux.
 SCHEDULER_NAMES = (
     ("PMIX_NAMESPACE", "mpi job"),
@@ -41,7 +41,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> bool:
-        """Whether anything but the program tells this job from others."""
+        """True if anything but the program tells this job from others."""
         return any(self.key)
 
     @property
@@ -51,7 +51,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def master_is_local(self) -> bool:
-        """Whether the master's name says nothing on another machine."""
+        """True if the master's name says nothing on another machine."""
         return not self.address or _LOCAL.match(self.address) is not None
 
     def without_master(self) -> "Identity":
@@ -59,7 +59,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, master=f":{self.master.rpartition(':')[2]}")
 
     def same_master(self, other: "Identity") -> bool | None:
-        """Whether both name one machine as their master; None where that cannot be told."""
+        """True if both name one machine as their master; None where that cannot be told."""
         mine, theirs = self.address, other.address
         if self.master_is_local or other.master_is_local:
             return None
@@ -68,7 +68,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return None if bool(_NUMBER.match(mine)) != bool(_NUMBER.match(theirs)) else False
 
     def joins(self, other: "Identity") -> bool:
-        """Whether ranks that say this and ranks that say that may be of one job; that no rank is in both is for others to see.
+        """True if ranks that say this and ranks that say that may be of one job; that no rank is in both is for others to see.
 
         One master outweighs the steps of a scheduler: a script may start a step for each node.
         """
@@ -82,7 +82,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return bool(port or run) and (same is True or len(allocations - {""}) == 1)
 
     def of_another(self, scheduler: str) -> bool:
-        """Whether it says that it is not the job of this name, but another one of Slurm's.
+        """True if it says that it is not the job of this name, but another one of Slurm's.
 
         A rank that was started by ssh from within the job's script says nothing of Slurm, and is of it all the same.
         """

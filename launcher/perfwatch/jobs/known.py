@@ -1,4 +1,4 @@
-"""What is known of a job without looking at it: by its watcher, if it has one of ours, and by the steps that it counts."""
+"""What is known of a job without sampling it: by its watcher, if it has one of ours or of root, and by the steps that it counts."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from perfwatch.jobs.discovery import FoundJob, Known, ListedVerdict
-from perfwatch.processes.control import ask, find_place, find_watcher
+from perfwatch.processes.control import ask, find_place, find_watcher, find_watcher_of_root
 from perfwatch.recording.redaction import redact
 from perfwatch.verdict import Verdict, confidence_word
 from perfwatch_probes.guest import Guests
@@ -47,11 +47,12 @@ def known_of(found: FoundJob, guests: Guests) -> Known:
     pid = found.job.ranks[0].pid if found.job.ranks else found.tops[0].pid
     step = _step(found, pid, guests)
     control = find_watcher(pid)
-    if control is None:
+    of_root = control is None
+    if control is None and (control := find_watcher_of_root(pid)) is None:
         return Known(step)
     try:
-        by = str(ask(control, {"command": "status"}, ANSWER_SECONDS).get("mode", "run"))
-        answer = ask(control, {"command": "verdict"}, ANSWER_SECONDS)
+        by = str(ask(control, {"command": "status"}, ANSWER_SECONDS, of_root).get("mode", "run"))
+        answer = ask(control, {"command": "verdict"}, ANSWER_SECONDS, of_root)
         verdict = msgspec.convert(answer["verdict"], Verdict)
     except (OSError, ValueError, LookupError):
         return Known(step, watched_by="run")  # it is busy, or of another version

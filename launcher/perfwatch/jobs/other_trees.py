@@ -71,7 +71,7 @@ def _hidden(own: FoundJob, hidden: tuple[Process, ...], pid: int) -> Iterable[Pr
         pids = ", ".join(str(one.pid) for one in hidden[:MOST_NAMED])
         users = ", ".join(sorted({str(one.uid) for one in hidden}))
         reason = f"{len(hidden)} processes that run the job's program may not be looked into: pid {pids} of uid {users}"
-        yield _call(reason, f"sudo $(command -v perfwatch) attach {pid}")
+        yield _call(reason, f"sudo perfwatch attach {pid}")
 
 
 def _call(reason: str, advice: str) -> ProbeCall:

@@ -4,7 +4,6 @@ import os
 import pwd
 
 from perfwatch.errors import PermissionDenied
-from perfwatch.processes.reinvoke import as_root
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
@@ -14,28 +13,29 @@ DEADLINE_SECONDS = 1.0
 OWN_SAMPLER = "PERFWATCH_PY_SPY"  # may have a capability that we have not
 
 
-def open_memory(path: str) -> None:
-    """Open /proc/PID/mem, which asks the kernel what py-spy will ask. Runs in a killable child; raises OSError where it is denied."""
+def open_once(path: str) -> None:
+    """Open a file of a process: ``mem`` asks the kernel what py-spy will ask. Runs in a killable child; raises OSError if denied."""
     os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def refuse_unreadable(filesystem: Filesystem, child: Caller, pid: int, command: str) -> None:
-    """Raise PermissionDenied where the memory of a process may not be read.
+def refuse_unreadable(filesystem: Filesystem, child: Caller, pid: int, command: str, file: str = "mem") -> None:
+    """Raise PermissionDenied where the memory of a process may not be read, or its environment, which asks for less.
 
     Args:
         filesystem: where /proc is.
         child: where reads that may block are made.
         pid: a Python process of the job.
         command: ours, as it would have to be typed as root.
+        file: ``mem`` or ``environ``.
     """
-    if os.environ.get(OWN_SAMPLER):
+    if file == "mem" and os.environ.get(OWN_SAMPLER):
         return
     try:
-        child.call(open_memory, str(filesystem.proc / str(pid) / "mem"), deadline_seconds=DEADLINE_SECONDS)
+        child.call(open_once, str(filesystem.proc / str(pid) / file), deadline_seconds=DEADLINE_SECONDS)
     except PermissionError:
         facts = access(pid, filesystem.proc)
     except (OSError, Unavailable):
-        return  # it ended, or is sick: whoever looks on will say so
+        return  # it ended, or is sick: what follows will say so
     else:
         return
     raise PermissionDenied(*_refusal(pid, facts, command))
@@ -52,7 +52,7 @@ def _refusal(pid: int, facts: Access, command: str) -> tuple[str, str]:
         )
         return (
             f"permission denied: pid {pid} belongs to {user_name(facts.target_uid)}",
-            "\n".join(filter(None, (as_root(command), contained, without))),
+            "\n".join(filter(None, (f"sudo {command}", contained, without))),
         )
     why = explain(pid, facts)
     return f"permission denied: {why.reason}", "\n".join(filter(None, (why.advice, without)))

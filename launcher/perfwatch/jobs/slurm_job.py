@@ -6,27 +6,15 @@ says so, and only if it runs as the user that ``--user`` names: any user can wri
 Source: the Slurm pages "Control Group v2 plugin" and "Cgroups Guide".
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfwatch.ownership import slurm_job_of
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Process
 
 VARIABLE = "SLURM_JOB_ID"
-# Version 2 below the scope of slurmstepd, version 1 below a folder of slurmd; the node's name is in both where one machine
-# runs several slurmd. A user may be given a subtree of control groups by systemd, but only below a .service of theirs.
-_GROUP = re.compile(r"(?:(?:/[^/]+\.slice)+/(?:[^/]+_)?slurmstepd\.scope|/slurm(?:_[^/]+)?/uid_\d+)/job_(\d+)(?:/.*)?")
-
-
-def job_of_groups(memberships: str) -> int | None:
-    """The Slurm job that the text of /proc/PID/cgroup names; None if the process is in no group of slurmd's."""
-    for line in memberships.splitlines():
-        match = _GROUP.fullmatch(line.split(":", 2)[-1])
-        if match is not None:
-            return int(match[1])
-    return None
 
 
 @dataclass(frozen=True)
@@ -50,7 +38,7 @@ class SlurmJob:
         """
         process = lineage[0]
         try:
-            job_id = job_of_groups(filesystem.read_text(filesystem.proc / str(process.pid) / "cgroup"))
+            job_id = slurm_job_of(filesystem.read_text(filesystem.proc / str(process.pid) / "cgroup"))
         except Unavailable:
             return False  # it ended
         if job_id is None and self.uid is not None:

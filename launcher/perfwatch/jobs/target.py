@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, NotATrainingJob, PermissionDenied
-from perfwatch.processes.reinvoke import as_root
 from perfwatch.recording.redaction import redact_command
 from perfwatch.triage.job import launches
 from perfwatch_probes import readings as r
@@ -47,7 +46,7 @@ class Target:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process, seen in /proc or not: no permission is needed, and no signal is sent."""
+    """True if there is such a process, seen in /proc or not: no permission is needed, and no signal is sent."""
     try:
         os.close(os.pidfd_open(pid))
     except (OSError, OverflowError):
@@ -104,7 +103,7 @@ def root_of(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proc
 
 
 def starter(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Process:
-    """Who started what is at the top of a job through multiprocessing, torch or not; the process itself where nobody did."""
+    """The process that started the top of a job through multiprocessing, torch or not; else that top itself."""
     try:
         parent = identify(filesystem, process.parent_pid, child, redact_command)
     except (Unavailable, ValueError):
@@ -124,7 +123,7 @@ def _asked(
         if exists(pid):
             raise PermissionDenied(
                 f"process {pid} is there, but /proc does not show it to us (mounted with hidepid)",
-                as_root(f"perfwatch attach {pid}"),
+                f"sudo perfwatch attach {pid}",
             ) from None
         raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
     except (Unavailable, ValueError) as why:  # it ended between two reads
@@ -191,19 +190,19 @@ def _above(filesystem: Filesystem, process: r.Process, child: Caller) -> r.Proce
     kin = _kin(process, parent)
     if parent.torch_loaded is None:
         return parent if kin and process.command else None
-    placed = process.rank is not None and process.rank != parent.rank  # somebody above gave it its place
+    placed = process.rank is not None and process.rank != parent.rank  # a launcher above gave it its place
     # A Python program of its own below a notebook or a test runner that happens to use torch is a job of its own.
     return parent if parent.torch_loaded and (kin or placed or not process.python) else None
 
 
 def _kin(process: r.Process, parent: r.Process) -> bool:
-    """Whether multiprocessing made it of its parent."""
+    """True if multiprocessing made it of its parent."""
     forked = process.command == parent.command or process.name.startswith(WORKER_NAME)
     return forked or any(_SPAWNED.search(word) for word in process.command)
 
 
 def _has_a_driver(filesystem: Filesystem, raylet: r.Process, child: Caller) -> bool:
-    """Whether a program started a Ray of its own; the raylet of a cluster has the actors of many programs."""
+    """True if a program started a Ray of its own; the raylet of a cluster has the actors of many programs."""
     driver = _identified(filesystem, raylet.parent_pid, child) if raylet.parent_pid > 0 else None
     return driver is not None and driver.python
 

@@ -7,7 +7,8 @@ were not made by an autopsy, triage's own rules speak.
 
 import msgspec
 
-from perfwatch.postmortem import ended, other_witnesses, stalled
+from perfwatch.postmortem import ended, other_witnesses, stalled, watched
+from perfwatch.postmortem.restarts import ATTEMPT, with_attempts
 from perfwatch.recording.recording import Recording
 from perfwatch.recording.session import AUTOPSY
 from perfwatch.triage import diagnose as triage
@@ -18,15 +19,24 @@ from perfwatch.verdict import Verdict
 
 NOTHING = "these files tell of no end, and of no wait for another rank"
 MORE = "give what else is left: logs of every rank and of the launcher, flight-recorder dumps, dmesg, sacct or kubectl describe pod"
-RULES_OF_FILES: tuple[Rule, ...] = (*ended.RULES, *stalled.RULES, *other_witnesses.RULES)
+RULES_OF_FILES: tuple[Rule, ...] = (
+    *watched.FIRST,
+    *ended.RULES,
+    *stalled.RULES,
+    *other_witnesses.RULES,
+    *watched.LAST,
+)
+
+__all__ = ["ATTEMPT", "diagnose", "judge"]
 
 
 def judge(case: Case) -> Verdict:
     """The verdict on a case, by the rules for what it was made of."""
     if case.session.mode != AUTOPSY:
         return triage.judge(case)
-    verdict = triage.judge(case, RULES_OF_FILES)
-    if verdict.state != "inconclusive" or verdict.findings:
+    verdict = with_attempts(case, watched.completed(case, triage.judge(case, RULES_OF_FILES)))
+    recorded = any(one.kind == watched.KIND for one in case.events)
+    if verdict.state != "inconclusive" or verdict.findings or recorded:
         return verdict
     return msgspec.structs.replace(verdict, summary=NOTHING, confidence=0.0, suspect=None, wait_chain=(), next=(MORE,))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.failures import ECHO, ORIGIN, PEER, Failure, named
+from perfwatch.failures import ECHO, GENERAL, ORIGIN, PEER, THROUGH, TORN, Failure, is_frame, named
 from perfwatch.postmortem.stalled import culprit, faulty_ranks, frame_of, listed, pid_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.questions import show
@@ -22,11 +22,12 @@ NAMED, FOLLOWED, REPEATED, HINTED = 0.95, 0.85, 0.75, 0.7
 AT_ONCE_SECONDS = (
     30.0  # an end of its own so long after a consequence is one itself: what is torn down fails in its own ways
 )
+SEEN_SECONDS = 10.0  # until a launcher tells of a rank that was killed; those that it ends get SIGTERM first, and 30 s
 BEFORE_SECONDS = (
     3600.0  # that a word of the machine may precede the end that it explains: watchdogs wait for up to half an hour
 )
 MOST_EVIDENCE, MOST_TEXT = 6, 240
-MOST_ATTEMPTS = 3  # earlier ones that are told
+SILENT = "by the logs (no time-out there)"
 CAUSES = {
     "crashed": Cause("crashed", "gone", "user_code", (r.FailureLine,)),
     "killed": Cause("killed", "gone", "unknown", (r.FailureLine,)),
@@ -35,8 +36,12 @@ CAUSES = {
 }
 
 _OF_MACHINE = re.compile(
-    r"NVRM: |SXid|invoked oom-killer|oom-kill:|Killed process \d+|Memory cgroup out of memory|segfault at|oom_reaper|^nvidia-smi: "
+    r"NVRM: |SXid|invoked oom-killer|oom-kill:|Killed process \d+|Memory cgroup out of memory|segfault at|oom_reaper|^nvidia-smi: |"
+    r"^dcgmi diag: |\[Hardware Error\]|EDAC |Kernel panic|Memory failure: |blocked for more than|detected stall|soft lockup"
 )
+# What NCCL's watchdog says of the calls of its rank (torch, ProcessGroupNCCL.cpp), group by group.
+_ENQUEUED = re.compile(r"[Ll]ast enqueued NCCL work: (-?\d{1,12})")
+_GROUP = re.compile(r"PG GUID ([^\s(\]]{1,80})")
 
 
 @dataclass(frozen=True)
@@ -67,22 +72,19 @@ def judge(case: Case) -> Outcome:
             Missing(witness="logs", reason=f"no end is told in the {lines:,} lines of the logs") if lines else None
         )
         return Abstention(cause="crashed", missing=(nothing,)) if nothing else None
-    before, ends = _attempts(ends)
-    first = _first(ends)
+    first, others = _first_of_a_rank(ends)
     blamed, line = first.failure, first.line
-    others = [one for one in ends if one is not first]
     return Finding(
         cause=blamed.cause,
         state="gone",
         sub_cause=blamed.name,
         retry=blamed.retry,
-        summary=_summary(case, first) + _again(first, before),
-        confidence=_confidence(first),
+        summary=_summary(case, first),
+        confidence=_confidence(case, first),
         owner=blamed.owner,
         culprits=_culprits(case, first),
         evidence=(
             _evidence(case, first),
-            *(_of_attempt(case, one) for one in before[-MOST_ATTEMPTS:]),
             *(_evidence(case, one) for one in _distinct(others)),
         )[:MOST_EVIDENCE],
         alternatives=tuple(_alternatives(first, others)),
@@ -90,37 +92,10 @@ def judge(case: Case) -> Outcome:
     )
 
 
-def _attempts(ends: list[End]) -> tuple[list[End], list[End]]:
-    """The end of each attempt but the last, and all ends of the last one. What no attempt wrote (the kernel) is of the last."""
-    last = max((one.line.attempt for one in ends if one.line.attempt is not None), default=None)
-    by_attempt: dict[int, list[End]] = {}
-    for one in ends:
-        if one.line.attempt not in (None, last):
-            by_attempt.setdefault(one.line.attempt or 0, []).append(one)
-    return [_first(by_attempt[one]) for one in sorted(by_attempt)], [
-        one for one in ends if one.line.attempt in (None, last)
-    ]
-
-
-def _again(first: End, before: list[End]) -> str:
-    """How often the job was started again, and what all attempts ended by."""
-    if not before:
-        return ""
-    every = [*before, first]
-    said = f"; {len(every)} attempts ended"
-    if len({one.failure.name for one in every}) == 1:
-        said += f", each by {first.failure.name}"
-    ranks, hosts = ({getattr(one.line, name) for one in every} for name in ("rank", "host"))
-    if len(ranks) == 1 and first.line.rank is not None:
-        said += f", each time in rank {first.line.rank}"
-    return said + (
-        f", each time on {first.line.host}: suspect that node" if len(hosts) == 1 and first.line.host else ""
-    )
-
-
-def _of_attempt(case: Case, one: End) -> Evidence:
-    said = f"{one.failure.name} ({one.where}): {one.line.text[:MOST_TEXT]}"
-    return case.saw("attempts", f"attempt {one.line.attempt}", "ended before", said)
+def first_end(case: Case) -> End | None:
+    """The end that the others follow from, by the logs; None where none tells of any."""
+    ends = _ends(case)
+    return _first_of_a_rank(ends)[0] if ends else None
 
 
 def _ends(case: Case) -> list[End]:
@@ -154,8 +129,31 @@ def _of_this_job(ends: list[End]) -> list[End]:
     return [one for one in ends if one in told or fits(one)]
 
 
+def _says_who(ends: list[End]) -> list[End]:
+    """Without what says less than another line of the same rank in the same file: a lost connection. And without an exception of no kind
+    that another rank raised where its kind can be told."""
+
+    def is_torn(one: End) -> bool:
+        return not is_frame(one.line.text) and TORN.search(one.line.text) is not None
+
+    clear = {(one.line.file, one.line.rank) for one in ends if one.weight <= PEER and not is_torn(one)}
+    told = {_words(one) for one in ends if one.failure.name not in GENERAL}
+    return [
+        one
+        for one in ends
+        if not (is_torn(one) and (one.line.file, one.line.rank) in clear)
+        and not (one.failure.name in GENERAL and _words(one) in told)
+    ]
+
+
+def _words(one: End) -> str:
+    """What a line says, without the frame that it came through."""
+    return one.line.text.rpartition(THROUGH)[2] if is_frame(one.line.text) else one.line.text
+
+
 def _first(ends: list[End]) -> End:
     """The end that the others follow from."""
+    ends = _says_who(ends)
     by_weight = {weight: [one for one in ends if one.weight == weight] for weight in {one.weight for one in ends}}
     origins, peers = by_weight.get(ORIGIN, []), by_weight.get(PEER, [])
     if origins and peers:
@@ -166,16 +164,56 @@ def _first(ends: list[End]) -> End:
             if torn is None or one.line.logged_at is None or one.line.logged_at <= torn + AT_ONCE_SECONDS
         ]
         return _earliest(before or peers)
-    return _earliest(by_weight[min(by_weight)])
+    first = _earliest(by_weight[min(by_weight)])
+    if first.failure.name == "lost_peer":  # the peer was killed, unless a launcher killed it for what the others say
+        killed = [one for one in ends if one.failure.name == "sigkill" and not _came_later(one, first)]
+        return _earliest(killed or [first])
+    return first
+
+
+def _came_later(one: End, other: End) -> bool:
+    """True if a line is from more than ``SEEN_SECONDS`` after another one, as far as both have a time."""
+    at, before = one.line.logged_at, other.line.logged_at
+    return at is not None and before is not None and at > before + SEEN_SECONDS
+
+
+def _first_of_a_rank(ends: list[End]) -> tuple[End, list[End]]:
+    """The first end, with the rank that another line gives to it, and the others.
+
+    The kernel knows processes and no ranks; native code writes past the prefix that Python's own words of that error have.
+    """
+    first = _first(ends)
+    others = [one for one in ends if one is not first]
+    line = first.line
+    if line.rank is not None:
+        return first, others
+
+    def is_same(one: End) -> bool:
+        by_pid = one.line.pid == line.pid is not None and line.host in ("", one.line.host)
+        return by_pid or (one.failure.name == first.failure.name not in GENERAL and one.line.file == line.file)
+
+    known = {one.line.rank for one in others if one.line.rank is not None and is_same(one)}
+    rank = next(iter(known)) if len(known) == 1 else None
+    return End(msgspec.structs.replace(line, rank=rank), first.failure), others
 
 
 def _earliest(ends: list[End]) -> End:
     """By time, as far as the lines have one; within a file the first line, and a kernel's or a scheduler's word before a guess."""
-    timed = [one for one in ends if one.line.logged_at is not None]
-    return min(timed or ends, key=lambda one: (one.line.logged_at or 0.0, one.line.line))
+    timed = [(at, one) for one in ends if (at := _moment(one, ends)) is not None]
+    return min(timed or [(0.0, one) for one in ends], key=lambda pair: (pair[0], pair[1].line.line))[1]
 
 
-def _confidence(first: End) -> float:
+def _moment(one: End, ends: list[End]) -> float | None:
+    """When a line was written: no later than the lines below it in its file."""
+    if one.line.logged_at is not None:
+        return one.line.logged_at
+    below = (other.line for other in ends if other.line.file == one.line.file and other.line.line > one.line.line)
+    return min((line.logged_at for line in below if line.logged_at is not None), default=None)
+
+
+def _confidence(case: Case, first: End) -> float:
+    if first.weight == PEER and _awaited(case)[1] == SILENT:
+        return REPEATED
     return {ORIGIN: NAMED, PEER: FOLLOWED, ECHO: REPEATED}.get(first.weight, HINTED)
 
 
@@ -184,29 +222,50 @@ def _summary(case: Case, first: End) -> str:
     who = f"rank {line.rank}" if line.rank is not None else f"pid {line.pid}" if line.pid else "the job"
     host = f" on {line.host}" if line.host else ""
     said = f"{who}{host}: {failure.means}: {line.text[:MOST_TEXT]}"
-    faulty = faulty_ranks(case) if first.weight == PEER else ()
-    return f"{said}; by the flight recorders {listed(faulty)} is at fault" if faulty else said
+    if first.weight != PEER:
+        return said
+    faulty, why = _awaited(case)
+    return f"{said}; {why} {listed(faulty)} {'is' if len(faulty) == 1 else 'are'} at fault" if faulty else said
+
+
+def _awaited(case: Case) -> tuple[tuple[int, ...], str]:
+    """The ranks that the others waited for and that never came, and what tells it; none where nothing does."""
+    if faulty := faulty_ranks(case):
+        return faulty, "by the flight recorders"
+    ends = _ends(case)
+    counts: dict[str, dict[int, int]] = {}
+    for one in ends:
+        told = _ENQUEUED.search(one.line.text)
+        if told is not None and one.line.rank is not None:
+            group = _GROUP.search(one.line.text)
+            counts.setdefault(group[1] if group else "", {}).setdefault(one.line.rank, int(told[1]))
+    for calls in counts.values():
+        least = min(calls.values())
+        behind = tuple(rank for rank, count in sorted(calls.items()) if count == least)
+        if len(behind) < len(calls):
+            return behind, f"by the watchdogs' own counts (last enqueued: {least} and {max(calls.values())})"
+    waited = {one.line.rank for one in ends if one.failure.name == "nccl_timeout"}
+    silent = tuple(
+        sorted({rank for one in case.job.ranks if (rank := one.rank) is not None} - {one.line.rank for one in ends})
+    )
+    few = len(silent) == 1 or len(silent) < len(
+        waited
+    )  # a launcher ends the others soon: of many, victims may be silent too
+    if silent and few and waited and None not in waited and all(one.weight >= PEER for one in ends):
+        return silent, SILENT
+    return (), ""
 
 
 def _culprits(case: Case, first: End) -> tuple[Culprit, ...]:
     """Of an end that follows from another rank, that rank, where the flight recorders name it."""
-    if first.weight == PEER and (faulty := faulty_ranks(case)):
+    if first.weight == PEER and (faulty := _awaited(case)[0]):
         return tuple(culprit(case, rank) for rank in faulty)
-    line = msgspec.structs.replace(first.line, rank=_rank_of(case, first.line))
+    line = first.line
     frame = show(line.frame) if line.frame is not None else frame_of(case, line.rank) if line.rank is not None else None
     pid = line.pid or pid_of(case, line.rank)
     if line.rank is None and not pid and frame is None and not line.host:
         return ()
     return (Culprit(pid=pid, rank=line.rank, frame=frame, host=line.host or None),)
-
-
-def _rank_of(case: Case, line: r.FailureLine) -> int | None:
-    """The rank of which a line is, or that another line gives to its process: the kernel knows no ranks."""
-    if line.rank is not None or line.pid is None:
-        return line.rank
-    lines = (seen.reading for seen in case.history.every(r.FailureLine))
-    known = {one.rank for one in lines if one.pid == line.pid and one.rank is not None and line.host in ("", one.host)}
-    return next(iter(known)) if len(known) == 1 else None
 
 
 def _evidence(case: Case, one: End) -> Evidence:

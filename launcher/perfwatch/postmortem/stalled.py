@@ -8,11 +8,14 @@ Each group is judged by its own counts. A rank waits in its oldest collective th
 
 A rank that has not finished what other members have finished does not wait for them: its card is stuck. (Of a call in which one rank
 gives and the others take, that one finishes first: such a call tells nothing of the kind.) At fault are the ranks that are stuck so, and
-those that others wait for and that wait for no rank themselves.
+those that others wait for and that wait for no rank themselves; where there are none of these, the ranks that wait for each other in a
+ring.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.questions import show, shown_call, user_frame
@@ -25,6 +28,7 @@ MOST_LINKS, MOST_EVIDENCE = 12, 8
 CAUSE = Cause("stalled_collective", "hung", "user_code", (r.RecordedGroup,))
 SHOWN = 8
 MAIN = "MainThread"
+OF_ALL = "default_pg"  # torch's description of the group of all ranks; gloo's recorder names no members
 
 GroupKey = tuple[str, tuple[int, ...]]  # its name and its ranks
 Dumps = dict[GroupKey, dict[int, r.RecordedGroup]]
@@ -61,7 +65,7 @@ class Waiting:
     @property
     def call(self) -> str:
         """``all_reduce 3199 of Float 7087872``."""
-        return shown_call(self.operation)
+        return " ".join(shown_call(self.operation).split())
 
     @property
     def name(self) -> str:
@@ -80,6 +84,7 @@ class CallGraph:
     absent: tuple[int, ...]  # ranks that others wait for, and that wait for no rank
     unseen: tuple[int, ...]  # ranks without a dump in calls that every other member has come to
     unlike: tuple[Waiting, ...] = ()  # ranks that called something else under one number
+    ring: tuple[int, ...] = ()  # ranks each of which waits for the next one, the last for the first
 
     @property
     def faulty(self) -> tuple[int, ...]:
@@ -96,11 +101,13 @@ class CallGraph:
 def call_graph(case: Case) -> CallGraph | None:
     """The graph of the newest dumps; None where there are no dumps, or every call in them is over."""
     dumps: Dumps = {}
-    for key in case.history.entities(r.RecordedGroup):
-        seen = case.history.latest(r.RecordedGroup, *key)
-        if seen is not None:
-            one = seen.reading
-            dumps.setdefault((one.group, one.members), {})[one.rank] = one
+    newest = [case.history.latest(r.RecordedGroup, *key) for key in case.history.entities(r.RecordedGroup)]
+    read = [seen.reading for seen in newest if seen is not None]
+    everyone = tuple(range(max((one.rank for one in read), default=-1) + 1))
+    for one in read:
+        members = one.members or (everyone if one.description == OF_ALL else ())
+        one = msgspec.structs.replace(one, members=members)
+        dumps.setdefault((one.group, members), {})[one.rank] = one
     ranks = frozenset(rank for members in dumps.values() for rank in members)
     oldest = _oldest(dumps)
     if not oldest:
@@ -112,12 +119,23 @@ def call_graph(case: Case) -> CallGraph | None:
     absent = tuple(sorted(rank for rank in awaited if not edges.get(rank) and rank not in stuck))
     unlike = _unlike(waits.values())
     unseen = () if stuck or absent else _unseen(waits.values())
-    return CallGraph(dumps, waits, ranks, stuck, absent, unseen, unlike)
+    ring = () if stuck or absent else _ring(edges)
+    return CallGraph(dumps, waits, ranks, stuck, absent, unseen, unlike, ring)
+
+
+def _ring(edges: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """The ranks of one ring, if every rank that is waited for waits itself."""
+    path: list[int] = []
+    here = min((rank for rank, targets in edges.items() if targets), default=None)
+    while here is not None and here not in path:
+        path.append(here)
+        here = next(iter(edges.get(here, ())), None)
+    return () if here is None else tuple(path[path.index(here) :])
 
 
 def group_name(group: r.RecordedGroup) -> str:
     """``EXPERT_MODEL_PARALLEL_GROUP (72)``."""
-    same = not group.description or group.description == group.group
+    same = group.description in ("", "undefined", group.group)  # torch calls a group so that was given no description
     return group.group if same else f"{group.description} ({group.group})"
 
 
@@ -214,6 +232,8 @@ def judge(case: Case) -> Outcome:
         return _mismatched(case, graph)
     if graph.faulty:
         return _stalled(case, graph)
+    if graph.ring:
+        return _ringed(case, graph)
     if graph.unseen:
         return _without_dump(case, graph)
     return _together(case, graph) if graph.together else None
@@ -222,7 +242,7 @@ def judge(case: Case) -> Outcome:
 def faulty_ranks(case: Case) -> tuple[int, ...]:
     """The ranks at fault by the dumps alone, for an end that only follows from them."""
     graph = call_graph(case)
-    return () if graph is None or graph.unlike else graph.faulty
+    return () if graph is None or graph.unlike else graph.faulty or graph.ring
 
 
 def culprit(case: Case, rank: int) -> Culprit:
@@ -366,6 +386,42 @@ def _mismatched(case: Case, graph: CallGraph) -> Finding:
         ),
         alternatives=(Alternative(cause="stalled_collective", refuted_by="every one of these ranks is in a call"),),
         next=("make every rank take the same branch before that call; TORCH_DISTRIBUTED_DEBUG=DETAIL names the line",),
+    )
+
+
+def _ringed(case: Case, graph: CallGraph) -> Finding:
+    ring = [graph.waits[rank] for rank in graph.ring]
+    nexts = (*graph.ring[1:], graph.ring[0])
+    said = [
+        f"rank {one.rank} is in {one.call} of group {one.name} and waits for rank {other}"
+        for one, other in zip(ring, nexts, strict=True)
+    ]
+    victims = [
+        rank
+        for rank, one in graph.waits.items()
+        if rank not in graph.ring and {*one.those(ABSENT, HELD_UP)} & {*graph.ring}
+    ]
+    return Finding(
+        cause="mismatched_collective",
+        state="hung",
+        summary=f"ranks wait for each other in a ring: {'; '.join(said[:SHOWN])}" + _waiting(victims, 0),
+        confidence=UNLIKE,
+        owner="user_code",
+        culprits=tuple(culprit(case, rank) for rank in graph.ring),
+        wait_chain=_links(case, graph),
+        evidence=tuple(
+            case.saw(
+                "flight_recorder",
+                f"rank {one.rank}, group {one.name}",
+                "waits in a call that the next rank has not come to",
+                told,
+            )
+            for one, told in zip(ring, said, strict=True)
+        )[:MOST_EVIDENCE],
+        alternatives=(
+            Alternative(cause="stalled_collective", refuted_by="no rank is at the end: the waiting is a ring"),
+        ),
+        next=("make every rank call its groups in the same order; TORCH_DISTRIBUTED_DEBUG=DETAIL names the line",),
     )
 
 

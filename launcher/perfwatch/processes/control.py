@@ -6,7 +6,8 @@
 - ``{"command": "capture", "request": {...}}`` starts a capture and returns its ``number``. ``captured`` with that number
   returns the ``outcome``.
 
-Each answer has ``"ok"``; if it is false, also ``"error"``. Only the same user and root are served, each for a limited time.
+Each answer has ``"ok"``; if it is false, also ``"error"``. Only the same user and root are served, each for a limited time. A watcher of
+root that has not started its job tells the job's user its status and its last verdict; that user believes it for it is root's.
 """
 
 import json
@@ -16,6 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from perfwatch.processes.channel import Message
@@ -24,7 +26,7 @@ from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.guest import Guests, identity_of, is_ours
 from perfwatch_probes.locked_files import read_kernel_file
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.stat import stat_fields
+from perfwatch_probes.stat import parse_pairs, stat_fields
 
 LONGEST_REQUEST_BYTES = 64 * 1024
 LONGEST_ANSWER_BYTES = 4 * 2**20  # a verdict with all its findings is a few tens of KiB
@@ -34,16 +36,31 @@ NO_FILE = "@"  # begins the name of a socket that has none, as /proc/net/unix wr
 JOINED = "perfwatch-watch-"
 UNIX_BYTES = 2**23  # 100,000 sockets
 JOINED_SECONDS = 2.0
+OWN_NAMES = "perfwatch"  # begins the names of our processes, as the kernel shows them
+CAP_SYS_PTRACE = 19  # linux/capability.h
 PLACE_SECONDS = 1.0  # for the places of one user; 64 of them with 1,024 roots each take 0.5 s
 
 Answer = Callable[[Message], Message]
 
 
 class ControlServer:
-    """Takes requests without blocking; the watcher calls ``serve`` when a descriptor of ``filenos`` is readable."""
+    """Takes requests without blocking; the watcher calls ``serve`` when a descriptor of ``filenos`` is readable.
 
-    def __init__(self, path: Path, answer: Answer, clock: Callable[[], float] = time.monotonic) -> None:
-        self._answer = answer
+    Args:
+        path: of the socket.
+        answer: answers our user and root.
+        clock: monotonic seconds.
+        public: answers the user of this uid; None for one who is not served.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        answer: Answer,
+        clock: Callable[[], float] = time.monotonic,
+        public: Callable[[int], Answer | None] = lambda uid: None,
+    ) -> None:
+        self._answer, self._public = answer, public
         self._clock = clock
         self._clients: dict[int, _Client] = {}
         self._open_to_all = str(path).startswith(NO_FILE)
@@ -64,13 +81,13 @@ class ControlServer:
         for fileno, client in list(self._clients.items()):
             request = client.read()
             if request is not None:
-                client.reply(self._answered(request))
+                client.reply(self._answered(request, client.answer))
             if request is not None or client.broken or now > client.deadline:
                 del self._clients[fileno]
                 client.close()
 
     def close(self) -> None:
-        """Stop listening. The path stays: whoever takes over replaces it."""
+        """Stop listening. The path stays: the next watcher replaces it."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -83,24 +100,27 @@ class ControlServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._may_ask(connection):
+            answer = self._answer_for(connection)
+            if answer is None:
                 connection.close()
                 continue
             if len(self._clients) >= MOST_CLIENTS:
                 self._clients.pop(next(iter(self._clients))).close()
-            self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS)
+            self._clients[connection.fileno()] = _Client(connection, self._clock() + REQUEST_DEADLINE_SECONDS, answer)
 
-    def _may_ask(self, connection: socket.socket) -> bool:
-        """True for our own user and root; where no folder keeps others away, for those of our user that can do all that we can.
+    def _answer_for(self, connection: socket.socket) -> Answer | None:
+        """What answers our own user and root; where no folder keeps others away, those of our user that can do all that we can.
 
         Root of a container may share our network and our uid.
         """
         pid, uid = _peer(connection)
         if self._open_to_all:
-            return uid == os.getuid() and _could_do_all_that_we_can(pid)
-        return uid in (0, os.getuid())
+            ours = uid == os.getuid() and _could_do_all_that_we_can(pid)
+        else:
+            ours = uid in (0, os.getuid())
+        return self._answer if ours else self._public(uid)
 
-    def _answered(self, line: bytes) -> Message:
+    def _answered(self, line: bytes, answer: Answer) -> Message:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError):
@@ -108,15 +128,15 @@ class ControlServer:
         if not isinstance(request, dict):
             return {"ok": False, "error": "the request is not an object"}
         try:
-            return self._answer(request)
-        except Exception as error:  # a request that nobody thought of must not end who serves all the others
+            return answer(request)
+        except Exception as error:  # an unforeseen request must not end the server of all the others
             return {"ok": False, "error": f"internal error: {type(error).__name__}: {error}"}
 
 
 class _Client:
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
+    def __init__(self, connection: socket.socket, deadline: float, answer: Answer) -> None:
         connection.setblocking(False)
-        self._connection = connection
+        self._connection, self.answer = connection, answer
         self._received = b""
         self.deadline = deadline
         self.broken = False
@@ -158,16 +178,18 @@ def bind_privately(listener: socket.socket, address: str | bytes) -> None:
         os.umask(before)
 
 
-def ask(control: Path, request: Message, deadline_seconds: float) -> Message:
+def ask(control: Path, request: Message, deadline_seconds: float, of_root: bool = False) -> Message:
     """Send one request to a watcher and return its answer.
 
+    of_root: True if only the real root's watcher is believed, and our own is not.
+
     Raises:
-        OSError: nobody listens there, or not the owner of the place, or no whole answer came in time (TimeoutError).
+        OSError: no process listens there, or not the owner of the place, or no whole answer came in time (TimeoutError).
     """
     ends = time.monotonic() + deadline_seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(deadline_seconds)
-        _connect(connection, control)
+        _connect(connection, control, of_root)
         connection.sendall(json.dumps(request).encode() + b"\n", socket.MSG_NOSIGNAL)
         received = bytearray()
         while not received.endswith(b"\n"):
@@ -202,6 +224,42 @@ def find_watcher(
     return next((control for control, _ in _meant(pid, _joined(proc), proc)), None)
 
 
+def find_watcher_of_root(pid: int, proc: Path = Path("/proc")) -> Path | None:
+    """The control socket of root's watcher of the job of this process; None for root, and where it does not serve our user."""
+    if os.geteuid() == 0:
+        return None
+    return next((control for control, _ in _meant(pid, _joined(proc, of_root=True), proc)), None)
+
+
+def find_watcher_of_helper(pid: int, proc: Path = Path("/proc")) -> Path | None:
+    """The control socket of the watcher that a process of perfwatch belongs to; None where it is not clear which."""
+    above = [pid, *_ancestors(pid, proc)]
+    ours = set(takewhile(lambda one: _name(one, proc).startswith(OWN_NAMES), above))
+    found = []
+    for control in watchers():
+        try:
+            watcher = int(ask(control, {"command": "status"}, REQUEST_DEADLINE_SECONDS)["watcher"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if watcher in above:
+            return control
+        if ours.intersection(_ancestors(watcher, proc)):
+            found.append(control)
+    return found[0] if len(found) == 1 else None
+
+
+def is_our_own(pid: int, proc: Path = Path("/proc")) -> bool:
+    """True if a process has the name of one of perfwatch's own: it is then asked about as its job."""
+    return _name(pid, proc).startswith(OWN_NAMES)
+
+
+def _name(pid: int, proc: Path) -> str:
+    try:
+        return read_kernel_file(str(proc / str(pid) / "comm"), 64).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
     """The control sockets of every watcher of ours on this machine."""
     started = [folder / "control" for folder in places(homes) if _listens(folder / "control")]
@@ -211,14 +269,17 @@ def watchers(homes: tuple[Path, ...] = HOMES) -> list[Path]:
 def joined_control() -> Path:
     """The control socket of a watcher that has not started its job.
 
-    It has no file, so that nothing is left of a watcher that is killed. Whoever shares our network may connect to it.
+    It has no file, so that nothing is left of a watcher that is killed. A process that shares our network may connect to it.
     """
     return Path(f"{NO_FILE}{JOINED}{os.getuid()}-{os.getpid()}-{start_ticks(os.getpid())}")
 
 
-def _joined(proc: Path) -> Iterator[tuple[Path, list[Root]]]:
-    """Those of ours, each with the processes at the top of its job. A socket of another user may have any name: it is passed over."""
-    begin = f" {NO_FILE}{JOINED}{os.getuid()}-"
+def _joined(proc: Path, of_root: bool = False) -> Iterator[tuple[Path, list[Root]]]:
+    """Those of ours, or of root, each with the processes at the top of its job.
+
+    A socket of another user may have any name: it is passed over.
+    """
+    begin = f" {NO_FILE}{JOINED}{0 if of_root else os.getuid()}-"
     try:
         lines = read_kernel_file(str(proc / "net/unix"), UNIX_BYTES).decode(errors="replace").splitlines()
     except OSError:
@@ -229,7 +290,7 @@ def _joined(proc: Path) -> Iterator[tuple[Path, list[Root]]]:
         if time.monotonic() > ends:
             return
         try:
-            roots_of_job = ask(Path(name), {"command": "status"}, REQUEST_DEADLINE_SECONDS)["roots"]
+            roots_of_job = ask(Path(name), {"command": "status"}, REQUEST_DEADLINE_SECONDS, of_root)["roots"]
             yield Path(name), [Root(int(pid), 0, 0) for pid in roots_of_job]
         except (OSError, ValueError, LookupError, TypeError):
             continue
@@ -312,7 +373,7 @@ def _ancestors(pid: int, proc: Path) -> Iterator[int]:
             pid = int(stat_fields(proc / str(pid))[1])
         except (OSError, IndexError):
             return
-        if pid > 1:  # init is everybody's ancestor
+        if pid > 1:  # init is the ancestor of every process
             yield pid
 
 
@@ -326,11 +387,17 @@ def _listens(control: Path) -> bool:
     return True
 
 
-def _connect(connection: socket.socket, control: Path) -> None:
-    """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory."""
+def _connect(connection: socket.socket, control: Path, of_root: bool = False) -> None:
+    """Raises PermissionError where a process listens that could do less than we: a container's root may share our uid and memory.
+
+    of_root: the listener has to be root's, and to be able to read our memory as it is.
+    """
     connection.connect(_address(control))
     pid, uid = _peer(connection)
-    if uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
+    if of_root:
+        if uid != 0 or not _reads_all_memory(pid):
+            raise PermissionError(1, "no watcher of root listens there", str(control))
+    elif uid != os.getuid() or (os.geteuid() == 0 and not _could_do_all_that_we_can(pid)):
         raise PermissionError(1, "no watcher of ours listens there", str(control))
 
 
@@ -344,6 +411,15 @@ def _could_do_all_that_we_can(pid: int) -> bool:
     try:
         return is_ours(identity_of(pid))
     except Unavailable:
+        return False
+
+
+def _reads_all_memory(pid: int) -> bool:
+    """True for root of the machine, or of our own container: another container's root lacks CAP_SYS_PTRACE."""
+    try:
+        status = parse_pairs(read_kernel_file(f"/proc/{pid}/status", 65536).decode("utf-8", "replace"))
+        return bool(int(status["CapEff"], 16) >> CAP_SYS_PTRACE & 1)
+    except (OSError, LookupError, ValueError):
         return False
 
 

@@ -72,6 +72,39 @@ class Helper:
             time.sleep(0.001)
 
 
+class HelperClient:
+    """The near end of a helper that does something for the user and says sentences about it.
+
+    Args:
+        name, serve: as of a ``Helper``.
+        finishes: what was handed over is still done after ``close``, without us; otherwise it ends then.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
+    def __init__(self, name: str, serve: Callable[[Channel], None], finishes: bool = False) -> None:
+        self._helper, self._finishes = Helper(name, serve, keep=finishes), finishes
+
+    def fileno(self) -> int:
+        """For poll(): readable when there is news."""
+        return self._helper.fileno()
+
+    def news(self) -> list[str]:
+        """Sentences for the user since the last call."""
+        messages = self._helper.hear()
+        for message in messages:
+            self._heard(message)
+        return [message["say"] for message in messages if "say" in message]
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._helper.close(kill=not self._finishes)
+
+    def _heard(self, message: Message) -> None:
+        """What else it has said."""
+
+
 def _become(name: str, parent: int, channel: Channel, serve: Callable[[Channel], None], keep: bool) -> NoReturn:
     status = 1
     try:

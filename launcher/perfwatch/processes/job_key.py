@@ -18,7 +18,7 @@ JOB_NAMES = (
 
 
 def rank_in(environment: Mapping[str, str]) -> str | None:
-    """The number that somebody gave to this launcher."""
+    """The number that was given to this launcher."""
     return next((environment[name] for name in RANK_NAMES if name in environment), None)
 
 

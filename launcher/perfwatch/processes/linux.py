@@ -60,7 +60,7 @@ def hide_argument(text: str) -> bool:
     """Overwrite a text in our own command line, as every user reads it in /proc; True if it is gone.
 
     The kernel shows the memory that it filled at exec (proc(5): arg_start). Processes forked from us have a copy of it. What
-    started us, and whoever read it before, still know it.
+    started us, and any that read it before, still know it.
     """
     secret = os.fsencode(text)
     try:

@@ -234,7 +234,7 @@ def _private_homes(homes: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that is ours alone, in one that we can trust. Raises OSError when somebody else has put one there."""
+    """Make a folder that is ours alone, in one that we can trust. Raises OSError when another user has put one there."""
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
@@ -261,13 +261,13 @@ def locked(descriptor: int) -> bool:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a launcher or a watcher of this place lives, or a process that they started or that counted steps or will write here."""
+    """True if a launcher or a watcher of this place lives, or a process that they started or that counted steps or will write here."""
     counted = (int(path.name[6:]) for path in folder.glob("steps-*") if path.name[6:].isdecimal())
     return _held(folder) or _awaited(folder) or any(roots(folder)) or any(map(_is_there, counted))
 
 
 def _held(folder: Path) -> bool:
-    """Whether somebody has the lock of a file here: that tells of processes which our /proc does not show."""
+    """True if a process has the lock of a file here: that tells of processes which our /proc does not show."""
     for path in (folder / "lock", *folder.glob("root-*")):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -283,7 +283,7 @@ def _held(folder: Path) -> bool:
 
 
 def _awaited(folder: Path) -> bool:
-    """Whether the agent of a living process has armed it to write here later: it holds a lock, and would be aborted without the folder."""
+    """True if the agent of a living process has armed it to write here later: it holds a lock, and would be aborted without the folder."""
     try:
         descriptor = os.open(folder / "used", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

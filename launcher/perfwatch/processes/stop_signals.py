@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Leaving:
     """Within ``with``: the first signal asks us to leave and say what is known; a second one ends us at once.
 
-    A signal that whoever started us has set to be ignored (nohup, a background job) stays ignored.
+    A signal that our parent has set to be ignored (nohup, a background job) stays ignored.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -25,22 +25,33 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.recording.compression import is_compressed
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import load_session
-from perfwatch.recording.redaction import redact_tree
+from perfwatch.recording.redaction import REDACTED, redact_tree
 from perfwatch.recording.session_lines import Room, session_lines
 from perfwatch_probes.bounds import ARCHIVE_HEADER_BYTES, MOST_MEMBERS, SESSION_BYTES
 
 _OURS = re.compile(r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl")
+_KINDS = {
+    "command": "command lines",
+    "environment": "environment variables",
+    "text": "messages",
+    "exception": "messages",
+}
+OTHER = "other texts"
 LARGEST_UNPACKED_BYTES = SESSION_BYTES  # with what is passed over, and headers: to get past them they are unpacked
 _READ_AT_ONCE = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 @dataclass(frozen=True)
 class Bundled:
-    """What went into an archive, and what did not: names left out, lines that could not be parsed."""
+    """What went into an archive, and what did not: names left out, lines that could not be parsed.
+
+    redacted: how many different texts have something redacted in them, by what they are.
+    """
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
     dropped_lines: int
+    redacted: dict[str, int]
 
 
 def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]) -> Bundled:
@@ -68,6 +79,7 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
     Room(folder).take(total)  # before anything is read
     room = Room(folder)
     done = dropped = 0
+    kept: dict[str, set[str]] = {}
     with (
         gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -76,13 +88,34 @@ def bundle(folder: Path, output: IO[bytes], progress: Callable[[int, int], None]
             with tempfile.TemporaryFile() as redacted:
                 for line in session_lines(folder / name, room):
                     try:
-                        redacted.write(msgspec.json.encode(redact_tree(msgspec.json.decode(line))) + b"\n")
+                        after = redact_tree(msgspec.json.decode(line))
+                        encoded = msgspec.json.encode(after)
+                        redacted.write(encoded + b"\n")
                     except DAMAGED:
                         dropped += 1
+                        continue
+                    if REDACTED.encode() in encoded:
+                        for text, kind in _redacted_in(after):
+                            kept.setdefault(kind, set()).add(text)
                 done += sizes[name]
                 progress(done, total)
                 archive.addfile(_header(f"{folder.name}/{name}", redacted.tell(), created), _rewound(redacted))
-    return Bundled(tuple(names), tuple(left_out), dropped)
+    counts = {kind: len(texts) for kind, texts in sorted(kept.items())}
+    return Bundled(tuple(names), tuple(left_out), dropped, counts)
+
+
+def _redacted_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Each text in a JSON-like value in which something is redacted, and what it is; a command line is one text."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _redacted_in(one, key if key in _KINDS else name)
+    elif isinstance(value, list) and not all(isinstance(one, str) for one in value):
+        for one in value:
+            yield from _redacted_in(one, key)
+    else:
+        text = " ".join(value) if isinstance(value, list) else value
+        if isinstance(text, str) and REDACTED in text:
+            yield text, _KINDS.get(key, OTHER)
 
 
 @contextmanager
@@ -108,8 +141,17 @@ def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[
         except PermissionError:
             raise
         except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RecursionError) as error:
+            if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+                raise SessionUnreadable(
+                    f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"
+                ) from None
+            if (path.parent / "session.json").is_file():
+                raise SessionUnreadable(
+                    f"{path} is a part of a session: name its folder", f"perfwatch replay {path.parent}"
+                ) from None
             raise SessionUnreadable(
-                f"{path} is not an archive of a session: {error}", "perfwatch bundle SESSION makes one"
+                f"{path} is not a session, nor an archive of one",
+                f"perfwatch sessions lists them; for a job that runs: perfwatch attach {path.name}",
             ) from None
         yield folder
 

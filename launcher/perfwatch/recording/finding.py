@@ -4,7 +4,7 @@ Nothing here touches a path in the calling process, as in ``perfwatch.recording.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,13 @@ from perfwatch.errors import SessionUnreadable
 from perfwatch.processes.own_folders import own_folders
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.session import DEADLINE_SECONDS, LONGEST_SESSION_BYTES, SNAPSHOT, homes_of_sessions
+from perfwatch.text import command_line
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.probe import Unavailable
 
 NEWEST = 5  # that are offered where none of a name is found
+SHOWN = 80  # characters of a command line
+MOST_READ = 200  # of the newest: what each is about
 
 Dated = tuple[float, str]  # when it was last described, and its folder
 
@@ -25,6 +28,19 @@ class _Mode(msgspec.Struct, frozen=True):
     """Of a session only how it was made."""
 
     mode: str = ""
+
+
+class Recent(msgspec.Struct, frozen=True):
+    """What a recording is about."""
+
+    folder: str = ""
+    command: tuple[str, ...] = ()
+    root_pids: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for."""
+        return os.path.basename(self.folder)
 
 
 def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
@@ -47,7 +63,7 @@ def find_session(argument: str | None, environ: Mapping[str, str], child: Caller
         known = _known(homes, child)
         found = [one for one in known if argument in (None, "", os.path.basename(one[1]))]
         if argument and not found:
-            raise SessionUnreadable(f"{argument} is not a perfwatch session", _offered(known))
+            raise SessionUnreadable(f"{argument} is not a perfwatch session", _offered(_about(known, NEWEST, child)))
     if not found:
         raise SessionUnreadable(
             f"no session was found in {', '.join(homes)}",
@@ -75,10 +91,50 @@ def _known(homes: Iterable[str], child: Caller) -> list[Dated]:
     return found
 
 
-def _offered(known: list[Dated]) -> str:
-    names = [os.path.basename(folder) for _, folder in sorted(known, reverse=True)[:NEWEST]]
+def recent(environ: Mapping[str, str], child: Caller) -> list[Recent]:
+    """What the newest recordings in the default folders are about, the newest first; none where they do not answer."""
+    try:
+        return _about(_known(homes_of_sessions(environ, os.getuid()), child), MOST_READ, child)
+    except PermissionError:
+        return []
+
+
+def after_the_end(matches: Callable[[Recent], bool], environ: Mapping[str, str], child: Caller) -> str:
+    """What to type for a job that runs no more, where it was recorded; empty where it was not."""
+    found = next((one for one in recent(environ, child) if matches(one)), None)
+    if found is None:
+        return ""
+    what = command_line(found.command)[:SHOWN]
+    return f"perfwatch replay {found.name}    # the last recording of it: {what}\nperfwatch autopsy LOG    # why it ended, from its log"
+
+
+def _about(known: list[Dated], most: int, child: Caller) -> list[Recent]:
+    folders = [folder for _, folder in sorted(known, reverse=True)[:most]]
+    try:
+        return child.call(_read, folders, deadline_seconds=DEADLINE_SECONDS)
+    except Unavailable:
+        return [Recent(folder) for folder in folders]
+
+
+def _read(folders: list[str]) -> list[Recent]:
+    """Runs in the child."""
+    found = []
+    for folder in folders:
+        try:
+            with open(os.path.join(folder, "session.json"), "rb") as file:
+                about = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=Recent)
+        except (OSError, *DAMAGED):
+            about = Recent()
+        found.append(msgspec.structs.replace(about, folder=folder))
+    return found
+
+
+def _offered(newest: list[Recent]) -> str:
     advice = "name a folder that holds a session.json"
-    return "\n".join([f"{advice}, or a session; the newest are", *names]) if names else advice
+    if not newest:
+        return advice
+    listed = (f"{one.name}    # {command_line(one.command)[:SHOWN]}" if one.command else one.name for one in newest)
+    return "\n".join([f"{advice}, or a session; the newest are", *listed])
 
 
 def _own_sessions_in(home: str) -> list[Dated]:
@@ -109,13 +165,13 @@ def _sessions_in(place: str) -> list[Dated]:
 
 
 def _meant(found: list[Dated]) -> str:
-    """Runs in the child: the newest that nobody else has asked for; the newest of all where each is of that kind."""
+    """Runs in the child: the newest that was not made for another host; the newest of all where each is of that kind."""
     for _, folder in sorted(found, reverse=True):
         try:
             with open(os.path.join(folder, "session.json"), "rb") as file:
                 mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
         except (OSError, *DAMAGED):
-            mode = ""  # whoever opens it says what is wrong with it
+            mode = ""  # what opens it says what is wrong with it
         if mode != SNAPSHOT:
             return folder
     return max(found)[1]

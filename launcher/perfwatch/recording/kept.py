@@ -1,10 +1,13 @@
 """The recordings that are kept: what each is about and takes, and which of them are removed to keep within limits.
 
-Everything here looks at a disk and runs in a killable child. A session that is being written is held by its writer, and stays.
+Everything here looks at a disk and runs in a killable child. A session that is being written is held by its writer, and stays. So does
+a folder of another user, and one that holds files that perfwatch does not write: a training may have saved its checkpoints there.
 """
 
 import os
+import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,7 +17,7 @@ from typing import Any
 import msgspec
 
 from perfwatch.errors import SessionUnreadable
-from perfwatch.processes.own_folders import own_folders
+from perfwatch.processes.own_folders import is_ours, own_folders
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.segments import is_written
@@ -27,6 +30,10 @@ CHECKED = ".checked"  # its time says when the limits were last looked after
 CHECK_SECONDS = 3600.0
 GOING = ".removed-"  # how the name of a session begins that is being removed
 YOUNG_SECONDS = 3600.0  # what was recorded just now is not removed to make room
+# At the top of a session: by the recorder (``segments``, ``unnamed``), captures, ``run.dumps`` and ``autopsy.watch``.
+_WRITTEN = re.compile(
+    r"session\.json|events\.jsonl|(?:readings|stacks)(?:-\d+)?\.jsonl|\.perfwatch\.new|captures|flight_recorder|left"
+)
 
 
 class _Verdict(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         calm: True if nothing but healthy and busy was ever told, and the job ended well.
         size_bytes: on the disk, captures included.
         written: True while it is being written.
+        foreign: what lies in it that perfwatch does not write; such a session is not removed.
     """
 
     folder: str
@@ -64,6 +72,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     calm: bool
     size_bytes: int
     written: bool
+    foreign: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,8 +97,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def described(folder: str) -> Kept | None:
     """What a folder holds; None where it is no session that can be read."""
     try:
-        session = load_session(Path(folder))
-    except (SessionUnreadable, PermissionError):
+        session, foreign = load_session(Path(folder)), foreign_in(folder)
+    except (SessionUnreadable, OSError):
         return None
     told, calm = _told(Path(folder) / "events.jsonl")
     return Kept(
@@ -102,6 +111,7 @@ def described(folder: str) -> Kept | None:
         calm=calm,
         size_bytes=size_of(Path(folder)),
         written=is_written(folder),
+        foreign=foreign,
     )
 
 
@@ -115,14 +125,31 @@ def _folders(home: str) -> Iterator[str]:
     for own in own_folders(Path(home)):
         with suppress(OSError), os.scandir(own) as entries:
             yield from (
-                entry.path
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(GOING)
+                entry.path for entry in entries if is_ours(Path(entry.path)) and not entry.name.startswith(GOING)
             )
 
 
-def remove(folder: str) -> None:
+def foreign_in(folder: str | Path) -> tuple[str, ...]:
+    """What lies at the top of a session that perfwatch does not write. Raises OSError."""
+    return tuple(sorted(name for name in os.listdir(folder) if not _WRITTEN.fullmatch(name)))
+
+
+def _refuse_what_is_not_ours(folder: str | Path) -> None:
+    """Raise PermissionError for a folder that is no session of ours alone, or that another user could exchange for another one."""
+    home = os.stat(os.path.dirname(folder))
+    if home.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not home.st_mode & stat.S_ISVTX:
+        raise PermissionError(
+            1, f"other users can write {os.path.dirname(folder)}: chmod go-w {os.path.dirname(folder)}"
+        )
+    if not is_ours(Path(folder)):
+        raise PermissionError(1, "it belongs to another user")
+    if foreign := foreign_in(folder):
+        raise PermissionError(1, f"it holds {foreign[0]}, which perfwatch did not write")
+
+
+def remove_session(folder: str | Path) -> None:
     """Remove a session: out of sight in one step, so that what is cut short leaves no half of one. Raises OSError."""
+    _refuse_what_is_not_ours(folder)
     home, name = os.path.split(folder)
     gone = os.path.join(home, f"{GOING}{name}")
     os.rename(folder, gone)
@@ -133,19 +160,22 @@ def _clear(home: str) -> None:
     """Remove what an earlier removal has left."""
     with suppress(OSError), os.scandir(home) as entries:
         for entry in entries:
-            if entry.name.startswith(GOING) and entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+            if entry.name.startswith(GOING):
+                with suppress(OSError):
+                    _refuse_what_is_not_ours(entry.path)
+                    shutil.rmtree(entry.path)
 
 
-def remove_all(chosen: Iterable[Kept], remove: Callable[[str], None] = remove) -> Removed:
-    """Remove sessions, but for those that are being written."""
+def remove_all(chosen: Iterable[Kept], dry_run: bool = False) -> Removed:
+    """Remove sessions, but for those that are being written. dry_run: say what would be removed, and remove nothing."""
+    act = _refuse_what_is_not_ours if dry_run else remove_session
     removed, stuck = [], []
     for one in chosen:
         if is_written(one.folder):
             stuck.append((one.folder, "it is being written"))
             continue
         try:
-            remove(one.folder)
+            act(one.folder)
         except OSError as error:
             stuck.append((one.folder, error.strerror or str(error)))
         else:
@@ -159,7 +189,11 @@ def beyond(sessions: Iterable[Kept], limits: Limits, now: float) -> list[Kept]:
     Those of a daemon count and stay: it keeps a budget of its own.
     """
     every = list(sessions)
-    ours = [one for one in every if one.mode != "daemon" and not one.written and now - one.created > YOUNG_SECONDS]
+    ours = [
+        one
+        for one in every
+        if one.mode != "daemon" and not (one.written or one.foreign) and now - one.created > YOUNG_SECONDS
+    ]
     old = [one for one in ours if limits.days and one.calm and now - one.created > limits.days * 86400]
     total = sum(one.size_bytes for one in every) - sum(one.size_bytes for one in old)
     going = list(old)

@@ -41,6 +41,8 @@ _OUTSPOKEN = (
     | r.ThreadError
     | r.KernelMessage
     | r.FailureLine
+    | r.LogSpan
+    | r.SavedCheckpoint
 )
 _STACK_READINGS = r.Stack | r.StackFailure | r.NativeProfile
 
@@ -140,7 +142,7 @@ class Recording:
 
 
 def load(path: Path) -> Recording:
-    """Read a session folder, whoever wrote it and wherever: also while it is being written, or torn by a crash.
+    """Read a session folder, from any machine and version: also while it is being written, or torn by a crash.
 
     Raises:
         SessionUnreadable: no session there, or one of a newer major version.

@@ -36,10 +36,10 @@ _NAME = (
 )
 # Names that are words of prose too ("key: rank 3"): secret only before an equals sign or as an option, and unless the
 # value is a number. A vendor's bare name is an option that takes its key: --comet KEY.
-_WEAK_NAME = r"(?:(?:[\w.-]{0,40}[_.-])?(?:key|pass|pwd|auth|bearer)|comet|neptune|wandb|clearml)"
+_WEAK_NAME = r"(?:(?:[\w.-]{0,40}[_.-])?(?:key|pass|pwd|pat|jwt|auth|bearer)|comet|neptune|wandb|clearml)"
 # A text without any of these holds none of the names.
 _NAME_PARTS = (
-    "pass", "secret", "token", "cred", "key", "auth", "cookie", "signature", "connection", "netrc", "_pat", "dsn", "sig",
+    "pass", "secret", "token", "cred", "key", "auth", "cookie", "signature", "connection", "netrc", "_pat", "-pat", "jwt", "dsn", "sig",
     "pw", "bearer", "comet", "neptune", "wandb", "clearml",
 )  # fmt: skip
 # Options of training programs that contain such a word and hold no secret: a number, a switch, a file or a tokenizer's name.
@@ -149,6 +149,11 @@ _RANDOM_BITS = 4.2
 # Shorter words have too few letters for that. There a random word changes between small, capital and digit at 6 of 10 letters, an
 # identifier at its few joints.
 _LONG_LETTERS, _SHORT_RANDOM_BITS, _RANDOM_CHANGES = 28, 3.6, 0.45
+# OWNER/NAME of a model or data set, of words and short numbers: CompVis/stable-diffusion-v1-4. A key's letters do not part so.
+# No two ways to read a run of digits: it would be tried in all of them.
+_OF_A_HUB = re.compile(
+    r"[A-Z]?[a-z]+(?:-?[A-Z][a-z]+|-[a-z]+|-?\d{1,2}(?!\d))*/[A-Z]?[a-z]+(?:[-_](?:[A-Z]?[a-z]+|[A-Z]+|v?\d{1,3}[A-Za-z]?))*"
+)
 
 
 def redact(text: str) -> str:
@@ -313,6 +318,8 @@ def _hide_random(match: re.Match[str]) -> str:
 
 
 def _looks_random(word: str) -> bool:
+    if _OF_A_HUB.fullmatch(word):
+        return False
     kinds = [0 if letter.islower() else 1 if letter.isupper() else 2 for letter in word if letter.isalnum()]
     if len(set(kinds)) < 3 or word.startswith("/"):
         return False

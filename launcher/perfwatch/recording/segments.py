@@ -70,6 +70,10 @@ class Segments:
         self._reserve: int | None = None  # an unnamed file that occupies what is set aside; None before the first line
         self._undescribed: bytes | None = None  # the description that the disk had no room for
         self._held = hold(folder)
+        if (
+            self._held >= 0
+        ):  # this very folder, whatever its path names later: the owner of the one above may exchange it
+            self._folder = Path(f"/proc/self/fd/{self._held}")
         self._adopt()
 
     def describe(self, session: bytes) -> None:
@@ -359,10 +363,15 @@ def _first_at(lines: io.BufferedReader) -> float:
 
 
 def hold(folder: Path) -> int:
-    """Hold a session while it is written, for as long as the descriptor is open; -1 where that cannot be done."""
+    """Hold a session while it is written, for as long as the descriptor is open; -1 where that cannot be done.
+
+    Raises OSError where a link has taken its place.
+    """
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
+        if folder.is_symlink():
+            raise
         return -1
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -52,7 +52,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a probe could run when the session began, and if not, why and what would help."""
+    """A probe at the beginning of a session: if it could run, and if not, why and what would help."""
 
     available: bool
     reason: str = ""
@@ -171,7 +171,7 @@ def choose_directory(
             return Path(made["folder"])
         refusals.append(f"{candidate}: {made['refusal']}")
     raise SessionUnwritable(
-        f"the recording has no place to go ({'; '.join(refusals)})",
+        f"no folder takes the recording ({'; '.join(refusals)})",
         "name a folder on a local disk: --session DIR or PERFWATCH_DIR=DIR",
     )
 
@@ -195,7 +195,7 @@ def choose_home(
         if made["folder"]:
             return Path(made["folder"])
         refusals.append(f"{candidate}: {made['refusal']}")
-    raise SessionUnwritable(f"recordings have no place to go ({'; '.join(refusals)})", "name a folder on a local disk")
+    raise SessionUnwritable(f"no recording can be written ({'; '.join(refusals)})", "name a folder on a local disk")
 
 
 def filesystem_of(path: str, mounts: str) -> tuple[str, str]:
@@ -212,7 +212,7 @@ def filesystem_of(path: str, mounts: str) -> tuple[str, str]:
 
 
 def is_local(kind: str) -> bool:
-    """Whether a file system of this type answers without the help of another machine or of a user process."""
+    """True if a file system of this type answers without the help of another machine or of a user process."""
     if kind in LOCAL_FUSE:
         return True
     return kind not in REMOTE_FILESYSTEMS and kind not in PSEUDO_FILESYSTEMS and not kind.startswith("fuse.")
@@ -231,7 +231,7 @@ def _make_folder(path: str, name: str, explicit: bool, mounts: str | None) -> di
             os.mkdir(path, PRIVATE_FOLDER)
             return {"folder": path, "refusal": ""}
         elif not os.listdir(path) and os.stat(path).st_mode & 0o077 == 0 and os.stat(path).st_uid == os.geteuid():
-            return {"folder": path, "refusal": ""}
+            return {"folder": os.path.realpath(path), "refusal": ""}
         return {"folder": _new_folder(os.path.join(path, name)), "refusal": ""}
     except OSError as error:
         return {"folder": "", "refusal": error.strerror or str(error)}

@@ -1,6 +1,6 @@
 """Lines of a session's files, within what a whole session may have: everything that is read counts, what is passed over included.
 
-The author of a session may be anybody. A file with a hole has any length and takes no room on a disk, and one line of a few
+A session may come from anywhere. A file with a hole has any length and takes no room on a disk, and one line of a few
 megabytes may hold a million objects.
 """
 

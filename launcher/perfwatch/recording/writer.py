@@ -212,7 +212,7 @@ class Writer:
             return
         os.close(self._pipe)
         os.close(self._news_pipe)
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):  # somebody else in this process collected it
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):  # another part of this process collected it
             if not self._ended:
                 os.kill(self.pid, signal.SIGKILL)
             for _ in range(REAP_TRIES):  # one in state D stays behind; it is never waited for

@@ -1,4 +1,4 @@
-"""The inside of the process that writes the session: it may block, fail or be killed, and nobody else is hurt.
+"""The inside of the process that writes the session: it may block, fail or be killed, and no other process is hurt.
 
 It reads messages from a pipe, one per line, the first letter saying what it is: R, S, E (a line for readings, stacks or
 events), H (the new session.json), P (pin), Q (the end). It answers with ``News``.

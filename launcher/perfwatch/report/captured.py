@@ -42,7 +42,7 @@ class Captured:
 
     @property
     def counted(self) -> bool:
-        """Whether the card's counters were read."""
+        """True if the card's counters were read."""
         return any(kernel.efficiency is not None for kernel in self.kernels)
 
 

@@ -1,16 +1,14 @@
 """The report as one JSON object, schema ``perfwatch.report/2``: the verdict, the events, and the tables of the page."""
 
-import msgspec
-
-from perfwatch.headroom.session import GOES_ON
 from perfwatch.report.captured import captured
 from perfwatch.report.gpu_idle import off_gpu
-from perfwatch.report.headroom import of_story
+from perfwatch.report.headroom import of_running
 from perfwatch.report.json import as_object
 from perfwatch.report.lanes import fitted, lanes_of
 from perfwatch.report.stacks import folded
 from perfwatch.report.story import Story, conditions, probes, threads
 from perfwatch.report.waiting import waiting_lines
+from perfwatch.text import json_text
 
 SCHEMA = "perfwatch.report/2"
 
@@ -32,9 +30,9 @@ def as_document(story: Story) -> str:
         "stacks": folded(story),
         "threads": threads(story),
         "captures": captured(story),
-        "headroom": of_story(story) if story.verdict.state in GOES_ON else None,
+        "headroom": of_running(story),
         "gpu_waits": None if waited is None else {"idle_share": waited.idle_share, "lines": waiting_lines(waited)},
         "probes": probes(story),
         "conditions": dict(conditions(story)),
     }
-    return msgspec.json.encode(document).decode() + "\n"
+    return json_text(document) + "\n"

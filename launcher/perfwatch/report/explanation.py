@@ -22,13 +22,15 @@ def end_page(end: Failure) -> str:
     """What is said of a sub-cause, in the form of a page."""
     said = {"yes": "may succeed", "no": "makes no sense", "after fixing": "fails again until this is fixed"}[end.retry]
     return (
-        f"# {end.name}\n\n{_sentence(end.means)}\n\n## Retry\n\n{end.retry}: the same command, started again, {said}."
-        f"\n\n## What to do next\n\n{_sentence(end.fix)}"
+        f"# {end.name}\n\n## What it means\n\n{_sentence(end.means)}\n\n## What it is mistaken for\n\n{_sentence(end.alike)}"
+        f"\n\n## Retry\n\n{end.retry}: the same command, started again, {said}."
+        f"\n\n## What to do next\n\n{end.fix}."
     )
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    name = "_" in text.split(" ", 1)[0]
+    return f"{text if name else text[0].upper() + text[1:]}."
 
 
 def fitted(text: str, width: int) -> str:

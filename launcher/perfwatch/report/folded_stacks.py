@@ -4,7 +4,7 @@ Two stacks are equal when they have the same functions in the same order and, in
 Lines of library frames do not count: a thread that polls inside torch or the standard library is now at this line of it,
 now at that one. Where that still leaves more groups than a page holds, the stacks that only differ inside the library
 call that the program made are put together; ``variants`` says how many there were. The program's own lines are never put
-together: two ranks that call a collective from different lines are what somebody looks for.
+together: two ranks that call a collective from different lines are what the reader looks for.
 
 ``fold`` takes stacks from anywhere (a job's readings, py-spy's answers, sessions of many hosts). ``newest`` takes them from
 a history. ``perfwatch.report.folding`` shows the result.
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Everybody with one stack. ``frames``: of one of them, innermost first. ``places``: by rank, host and pid."""
+    """All ranks and processes with one stack. ``frames``: of one of them, innermost first. ``places``: by rank, host and pid."""
 
     role: str
     frames: tuple[Frame, ...]
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Folded:
-    """All groups: the one of most ranks first, then from the smallest to the largest, for who stands apart is to blame.
+    """All groups: the one of most ranks first, then from the smallest to the largest, for a rank that stands apart is the likely culprit.
 
     ``absent``: ranks below the world size without a stack.
     """

@@ -47,7 +47,7 @@ def heading(group: Group, ranks: int) -> str:
     if not group.ranks:
         pids = ", ".join(str(place.pid) for place in group.places[:MOST_PLACES])
         more = f" and {len(group.places) - MOST_PLACES} more" if len(group.places) > MOST_PLACES else ""
-        return f"{what} pid {pids}{more}"
+        return f"{_counted(what, len(group.places))} pid {pids}{more}"
     shown = shortened(rank_ranges(group.ranks))
     if group.role == "rank":
         text = f"rank{'s' if len(group.ranks) > 1 else ''} {shown}"
@@ -55,7 +55,7 @@ def heading(group: Group, ranks: int) -> str:
         doubled = len(group.places) - len(group.ranks)
         text += f", {doubled} of them claimed twice" if doubled > 0 else ""
     else:
-        text = f"{len(group.places)} {what}{'s' if len(group.places) > 1 else ''} of rank {shown}"
+        text = f"{len(group.places)} {_counted(what, len(group.places))} of rank {shown}"
     if len(group.places) == 1:
         text += f", pid {group.places[0].pid}"
     hosts = list(dict.fromkeys(place.host for place in group.places if place.host))
@@ -78,12 +78,17 @@ def _what(group: Group) -> str:
     )
 
 
+def _counted(what: str, count: int) -> str:
+    """``worker``, ``workers``, ``child processes``."""
+    return what if count == 1 else f"{what}es" if what.endswith("s") else f"{what}s"
+
+
 def _page(folded: Folded) -> Iterator[tuple[int, str]]:
     """(0: heading, 1: frame, 2: remark) and the line."""
     ranks = folded.ranks
     world = ranks + len(folded.absent)
     total = f"{ranks} of {world} ranks" if folded.absent else f"{ranks} rank{'' if ranks == 1 else 's'}"
-    total += f" and {folded.workers} of their processes" if folded.workers else ""
+    total += f" and {folded.workers} other process{'' if folded.workers == 1 else 'es'}" if folded.workers else ""
     yield 2, f"{total}, {len(folded.groups)} different stack{'' if len(folded.groups) == 1 else 's'}"
     if folded.absent:
         yield 0, f"no stack of rank {shortened(rank_ranges(folded.absent))} ({len(folded.absent)} of {world})"
@@ -99,7 +104,7 @@ def _page(folded: Folded) -> Iterator[tuple[int, str]]:
         yield 0, clean(f"{heading(group, ranks)} in {show(own)}")
     if rest[MOST_ON_A_LINE:]:
         left = Counter(_what(group) for group in rest[MOST_ON_A_LINE:] for _ in group.places)
-        who = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in left.items())
+        who = " and ".join(f"{count} {_counted(what, count)}" for what, count in left.items())
         yield 2, f"and {len(rest) - MOST_ON_A_LINE} more stacks of {who}"
 
 

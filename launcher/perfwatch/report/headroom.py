@@ -14,16 +14,24 @@ from perfwatch.headroom.session import GOES_ON, of_session
 from perfwatch.recording import archive
 from perfwatch.recording.recording import load
 from perfwatch.report.console import console
-from perfwatch.report.story import Story, tell_whole
+from perfwatch.report.moment import last_living_moment
+from perfwatch.report.story import Story, tell, tell_whole
 from perfwatch.text import clean, duration
 
 MOST_SHARES = 10
 
 
 def of_folder(folder: Path, trace: Path | None = None, refused: str = "") -> Headroom:
-    """The headroom of a session folder or an archive of one. trace, refused: as of ``of_session``. Raises SessionUnreadable."""
+    """The headroom of a session folder or an archive of one, as long as the job lived.
+
+    trace, refused: as of ``of_session``. Raises SessionUnreadable.
+    """
     with archive.opened(folder) as opened:
-        return of_story(tell_whole(opened, load(opened)), trace, refused)
+        recording = load(opened)
+        story = tell_whole(opened, recording)
+        if story.lived is not None and story.lived.state in GOES_ON:
+            story = tell(opened, recording, last_living_moment(recording))
+        return of_story(story, trace, refused)
 
 
 def of_story(story: Story, trace: Path | None = None, refused: str = "") -> Headroom:
@@ -31,13 +39,17 @@ def of_story(story: Story, trace: Path | None = None, refused: str = "") -> Head
     return of_session(story.folder, story.recording, story.case, story.verdict, trace, refused)
 
 
+def of_running(story: Story) -> Headroom | None:
+    """The headroom of a job that goes on; None of another."""
+    return of_story(story) if story.verdict.state in GOES_ON else None
+
+
 def headroom_lines(story: Story) -> list[str]:
     """The levers of a job that goes on, a line each; none where nothing speaks for any."""
-    if story.verdict.state not in GOES_ON:
-        return []
+    found = of_running(story)
     return [
-        f"{one.title}: a step {_times(one.times[0])} to {_times(one.times[1])} as fast; {one.evidence}; {one.change}"
-        for one in of_story(story).levers
+        f"{one.title}: {one.change}; a step {times_text(one.times[0])} to {times_text(one.times[1])} as fast; {one.evidence}"
+        for one in (() if found is None else found.levers)
     ]
 
 
@@ -65,7 +77,7 @@ class HeadroomReport:
                 "products reach "
                 + ", ".join(_roof(one.family, one.type, one.tflops, one.of_peak) for one in found.roofs[:3])
             )
-        if not found.levers:
+        if not found.levers and found.judged:
             yield Text("no lever of those that perfwatch knows has evidence in this run that is worth 3 %")
         for number, lever in enumerate(found.levers, 1):
             yield from self._lever(number, lever)
@@ -85,7 +97,7 @@ class HeadroomReport:
         table.add_column(justify="right", no_wrap=True)
         shown = self.headroom.shares[:MOST_SHARES]
         for one in shown:
-            table.add_row(_named(one), f"{one.share:.1%}", duration(one.seconds, 3) if one.seconds else "")
+            table.add_row(share_name(one), f"{one.share:.1%}", duration(one.seconds, 3) if one.seconds else "")
         rest = sum(one.share for one in self.headroom.shares[MOST_SHARES:])
         if rest > 0:
             table.add_row("the rest", f"{rest:.1%}", "")
@@ -94,8 +106,10 @@ class HeadroomReport:
 
     def _lever(self, number: int, lever: Advice) -> Iterator[RenderableType]:
         low, high = lever.times
-        yield Text.assemble((f"{number}. {lever.title}", "bold"), f"  a step {_times(low)} to {_times(high)} as fast")
-        where = f" ({clean(lever.where)})" if lever.where else ""
+        yield Text.assemble(
+            (f"{number}. {lever.title}", "bold"), f"  a step {times_text(low)} to {times_text(high)} as fast"
+        )
+        where = f" ({clean(lever.where)})" if lever.where and lever.where not in lever.evidence else ""
         yield Text(f"   seen: {clean(lever.evidence)}{where}", overflow="fold")
         yield Text(f"   change: {lever.change}", overflow="fold")
         yield Text(f"   cost: {lever.cost}", overflow="fold")
@@ -106,7 +120,8 @@ class HeadroomReport:
             yield Text(f"   unsure: {lever.unsure}", style="yellow", overflow="fold")
 
 
-def _named(one: Part) -> str:
+def share_name(one: Part) -> str:
+    """A part of a step, in words."""
     if not one.family:
         return one.what
     return f"{one.family}, {one.part}" if one.what == "kernels" else f"{one.family}, {one.what}"
@@ -117,5 +132,6 @@ def _roof(family: str, kind: str, tflops: float, of_peak: float | None) -> str:
     return f"{tflops:,.0f} TFLOP/s{share} in {kind or 'an unknown type'} ({family})"
 
 
-def _times(value: float) -> str:
+def times_text(value: float) -> str:
+    """1.25x: how many times as fast."""
     return f"{value:.2f}x"

@@ -1,66 +1,72 @@
 """The list of jobs on a terminal: a line for each job, the worst first, and below it what is unusual about its processes."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from perfwatch.jobs.discovery import WORST_FIRST, ListedJob, ListedProcess, Listing
 from perfwatch.jobs.permission import user_name
-from perfwatch.processes.reinvoke import as_root
-from perfwatch.text import clean, duration
+from perfwatch.processes.reinvoke import as_typed_here
+from perfwatch.report.console import Row, list_table
+from perfwatch.text import clean, command_line, duration
 
 RUNS_SECONDS = 0.5  # a rank that trains runs again within this
-MOST_RANKS = 8  # of one job; the most silent ones, for they are why somebody looks
+MOST_RANKS = 8  # of one job; the most silent ones, for they are what the list is for
 STATES = {"R": "runs", "S": "sleeps", "D": "blocked (D)", "T": "stopped", "t": "traced", "Z": "zombie", None: "unknown"}
 UNUSUAL = ("D", "T", "t", "Z")
 STYLES = {"hung": "bold red", "gone": "red", "slow": "yellow", "inconclusive": "magenta", "healthy": "green"}
 COLUMNS = ("PID", "USER", "RANKS", "GPUS", "STEP", "VERDICT", "SILENT FOR", "COMMAND")
+SPARE = ("STEP", "GPUS", "USER", "RANKS", "SILENT FOR")  # in a narrow terminal
 
 
 @dataclass(frozen=True)
 class JobsReport:
-    """A listing, ready to be printed. ranks: True if every rank is shown, and the most silent worker."""
+    """A listing, ready to be printed.
+
+    Attributes:
+        listing: what was found.
+        ranks: True if every rank is shown, and the most silent worker.
+        judged: True if each job was to be judged.
+    """
 
     listing: Listing
     ranks: bool = False
+    judged: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, then what to type next and what could not be seen."""
         jobs = sorted(self.listing.jobs, key=_badness)
         if jobs or self.listing.zombies:
-            table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-            for name in COLUMNS[:-1]:
-                table.add_column(name, no_wrap=True)
-            table.add_column(COLUMNS[-1], ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
-            for job in jobs:
-                _add(table, job, self.ranks)
+            rows = [row for job in jobs for row in _rows(job, self.ranks)]
             for zombie in self.listing.zombies:
                 why = f"has ended; its parent {clean(zombie.parent)} ({zombie.parent_pid}) has not reaped it"
-                table.add_row(str(zombie.pid), user_name(zombie.uid), "", "", "", Text("ZOMBIE", style="dim"), "", why)
+                rows.append((str(zombie.pid), user_name(zombie.uid), "", "", "", Text("ZOMBIE", style="dim"), "", why))
+            table = list_table(COLUMNS, rows, SPARE, options.max_width)
             if console.is_terminal:
                 yield table
-            else:  # whoever reads a pipe has no use for blanks up to its edge
+            else:  # in a pipe blanks up to the edge are of no use
                 for line in console.render_lines(table, options, pad=False):
                     yield Text("".join(segment.text for segment in line).rstrip())
-        yield from (Text(line, style="dim") for line in _advice(jobs))
+        yield from (Text(line, style="dim") for line in _advice(jobs, self.judged))
         hidden = self.listing.hidden
         if not jobs and not hidden:
             yield Text("no training job runs on this machine: no Python process has torch loaded")
         if hidden:
             what = "process" if hidden == 1 else "processes"
-            yield Text(f"{hidden} Python {what} of other users: {as_root('perfwatch ps')}", style="yellow")
+            yield Text(as_typed_here(f"{hidden} Python {what} of other users: sudo perfwatch ps"), style="yellow")
 
 
-def _advice(jobs: list[ListedJob]) -> Iterator[str]:
+def _advice(jobs: list[ListedJob], judged: bool) -> Iterator[str]:
     """What to type next."""
     living = [job for job in jobs if job.kind == "job"]
     if living and living[0].verdict is not None and living[0].verdict.state not in ("healthy", "busy"):
         yield f"why: perfwatch attach {living[0].pid}"
-    elif any(job.verdict is None for job in living):
+    unjudged = [job.pid for job in living if job.verdict is None]
+    if unjudged and judged:
+        yield f"not judged in time: perfwatch attach {unjudged[0]}"
+    elif unjudged:
         yield "a verdict for each: perfwatch ps --judge; for one: perfwatch attach PID"
 
 
@@ -75,7 +81,7 @@ def silent_seconds(job: ListedJob) -> float | None:
     """For how long a job has been silent: what its watcher says, else how long its most silent rank has not run.
 
     A rank that waits for a worker wakes every 5 s to see whether it lives. So where no rank has run just now, a job is as silent
-    as the least silent of its workers: those of a loader that nobody needs now are silent in a healthy job.
+    as the least silent of its workers: those of a loader that is not needed now are silent in a healthy job.
     """
     if job.verdict is not None and job.verdict.silent_seconds is not None:
         return job.verdict.silent_seconds
@@ -92,17 +98,17 @@ def _verdict(job: ListedJob) -> Text:
     if job.kind == "orphan":
         return Text("ORPHANED", style="bold red")
     if job.verdict is None:
-        return Text("watched" if job.watched_by else "-", style="dim")
+        return Text("watched" if job.watched_by else "not judged", style="dim")
     state, cause = job.verdict.state, job.verdict.cause
     said = state.upper() if cause is None or cause == state else f"{state.upper()} {cause}"
     return Text(clean(said), style=STYLES.get(state, ""))
 
 
-def _add(table: Table, job: ListedJob, ranks: bool) -> None:
+def _rows(job: ListedJob, ranks: bool) -> Iterator[Row]:
     count = f"{len(job.ranks)}/{job.world_size}" if job.world_size else str(len(job.ranks))
     silent = silent_seconds(job)
     step = job.step if job.step is not None else job.verdict.last_step if job.verdict is not None else None
-    table.add_row(
+    yield (
         str(job.pid),
         user_name(job.uid),
         count,
@@ -115,22 +121,22 @@ def _add(table: Table, job: ListedJob, ranks: bool) -> None:
     sick = [one for one in (*job.ranks, *job.workers) if one.state in UNUSUAL]
     shown = [*_most_silent(job.ranks, MOST_RANKS), *_most_silent(job.workers, 1)] if ranks else []
     for one in sorted({one.pid: one for one in (*shown, *sick[:MOST_RANKS])}.values(), key=_order):
-        _add_process(table, one)
+        yield _row(one)
     left = len(job.ranks) - MOST_RANKS
     if ranks and left > 0:
-        table.add_row("", "", "", "", "", "", "", f"and {left} more ranks that ran since")
+        yield "", "", "", "", "", "", "", f"and {left} more ranks that ran since"
 
 
 def _order(one: ListedProcess) -> tuple[bool, int, int]:
     return "worker" in one.role, one.rank or 0, one.pid
 
 
-def _add_process(table: Table, one: ListedProcess) -> None:
+def _row(one: ListedProcess) -> Row:
     role = "worker" if "worker" in one.role else "rank"
     if one.rank is not None:
         role = f"worker of rank {one.rank}" if role == "worker" else f"rank {one.rank}"
     state = Text(STATES.get(one.state, one.state or ""), style="bold red" if one.state in UNUSUAL else "")
-    table.add_row(f"  {one.pid}", "", "", "", "", state, duration(one.ran_ago_seconds), role)
+    return f"  {one.pid}", "", "", "", "", state, duration(one.ran_ago_seconds), role
 
 
 def _orphan(job: ListedJob) -> str:
@@ -138,12 +144,7 @@ def _orphan(job: ListedJob) -> str:
     held = [f"{(job.memory_bytes or 0) / 2**30:.1f} GiB of memory"] if job.memory_bytes else []
     held += [f"GPU {numbers(job.gpus)}"] if job.gpus else []
     holds = f"; holds {' and '.join(held)}" if held else ""
-    return f"DataLoader worker whose training process has ended{holds}; end it: kill {job.pid}"
-
-
-def command_line(command: tuple[str, ...]) -> str:
-    """At a glance the program matters, not where its interpreter is installed."""
-    return clean(" ".join([*(os.path.basename(word) for word in command[:2]), *command[2:]]))
+    return f"DataLoader worker whose training process has ended{holds}; if nothing needs it, end it: kill {job.pid}"
 
 
 def numbers(cards: tuple[int, ...]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from perfwatch.verdict import NO_CONFIDENCE, STATES, Level, Verdict, confidence_word
+from perfwatch.text import json_text
+from perfwatch.verdict import ACTIONS, NO_CONFIDENCE, STATES, Level, Verdict, confidence_word
 
 NEWEST = 2
 SCHEMA = f"perfwatch.verdict/{NEWEST}"
@@ -25,12 +26,13 @@ NAMES = {
     "owner": "usually_fixed_by",
 }
 PLACES = "place"  # since /2
+SINCE_2 = (PLACES, "action", "job")
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
 
 
 def as_json(verdict: Verdict, version: int = NEWEST) -> str:
     """The object that ``attach --json`` and ``replay --json`` print, without a line end."""
-    return msgspec.json.encode(as_object(verdict, version)).decode()
+    return json_text(as_object(verdict, version))
 
 
 def as_object(verdict: Verdict, version: int = NEWEST) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def json_schema() -> str:
     kinds["Frame"] = place
     kinds["Verdict"]["properties"]["schema"] = {"const": SCHEMA}
     kinds["Verdict"]["properties"]["state"] = {"enum": list(STATES)}
+    kinds["Verdict"]["properties"]["action"] = {"enum": [*ACTIONS, None]}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA}
     return json.dumps({**head, **described}, indent=1) + "\n"
 
@@ -81,7 +84,7 @@ def _described(part: Any) -> Any:
 
 def _first(facts: Any) -> Any:
     if isinstance(facts, dict):
-        return {name: _first(value) for name, value in facts.items() if name != PLACES}
+        return {name: _first(value) for name, value in facts.items() if name not in SINCE_2}
     return [_first(one) for one in facts] if isinstance(facts, list | tuple) else facts
 
 

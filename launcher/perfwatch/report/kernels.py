@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.text import clean
+from perfwatch.text import clean, json_text
 from perfwatch.traces.kernel_table import Group, KernelRow, KernelTable
 
 SCHEMA = "perfwatch.kernels/1"
@@ -82,7 +82,7 @@ def told_in_short(table: KernelTable) -> str:
 
 def kernels_json(table: KernelTable) -> str:
     """One JSON object, every row."""
-    return msgspec.json.encode({"schema": SCHEMA, **msgspec.to_builtins(table)}).decode()
+    return json_text({"schema": SCHEMA, **msgspec.to_builtins(table)})
 
 
 def kernels_csv(table: KernelTable) -> str:

@@ -96,7 +96,7 @@ def power_lane(history: History) -> Lane | None:
 
 
 def step_lane(history: History) -> Lane | None:
-    """Step times of all ranks: the middle one and the longest of each span; None where nobody counted."""
+    """Step times of all ranks: the middle one and the longest of each span; None where no step was counted."""
     points: list[tuple[float, float]] = []
     for key in history.entities(r.Steps):
         for one in history.series(r.Steps, *key):
@@ -112,7 +112,7 @@ def step_lane(history: History) -> Lane | None:
 
 
 def host_lane(history: History) -> Lane | None:
-    """Shares of the machine: CPUs busy, memory in use, and of the time in which somebody waited for CPU, memory or disk."""
+    """Shares of the machine: CPUs busy, memory in use, and of the time in which a task waited for CPU, memory or disk."""
     series = history.series(r.Host)
     lines = [
         Line("CPUs busy", _grown(series, _busy, _all_cpu)),

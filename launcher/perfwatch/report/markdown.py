@@ -17,12 +17,12 @@ from perfwatch.report.sentences import (
     not_seen,
 )
 from perfwatch.report.stacks import FoldedGroup, folded
-from perfwatch.report.story import Story, about, conditions, probes
+from perfwatch.report.story import Story, about, conditions, crashes, probes
 from perfwatch.report.waiting import waiting_lines
 from perfwatch.text import clean, duration
 from perfwatch.verdict import confidence_word
 
-MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS = 12, 6, 12, 12
+MOST_LINKS, MOST_GROUPS, MOST_FRAMES, MOST_EVENTS, MOST_LINES = 12, 6, 12, 12, 40
 LONGEST = 400
 # What Markdown, or the HTML within it, would take for its own: no more, for not every chat takes the backslash away again.
 _SPECIAL = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+>-]|(?:(?<=^\d)|(?<=^\d\d))[.)](?=\s|$)")
@@ -67,6 +67,12 @@ def _lines(story: Story) -> Iterator[str]:
         watched = f"{waited.idle_share:.0%} of the {duration(waited.measured_seconds)} that stacks were sampled in"
         yield from _list(f"What the GPU waits for ({watched})", lines)
     yield from _list("What would make it faster", [escaped(line) for line in headroom_lines(story)])
+    for crash in crashes(story)[:MOST_GROUPS]:
+        yield from ("", f"**Traceback of {escaped(crash.heading)}**", "", "```text")
+        if len(crash.lines) > MOST_LINES:
+            yield f"... {len(crash.lines) - MOST_LINES} lines before these are on the page and in the recording"
+        yield from map(_fenced, crash.lines[-MOST_LINES:])
+        yield "```"
     yield from _stacks(folded(story))
     for one in captured(story):
         yield from _list(f"Capture after {duration(one.at)}", [escaped(line) for line in (one.text, *one.lines)])

@@ -1,18 +1,24 @@
 """Which moment of a recording is meant: the last living one, the end where that is the story, or what the user typed."""
 
+import re
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec import structs
+
 from perfwatch.errors import UsageError
-from perfwatch.recording.recording import Event, Recording
-from perfwatch.text import duration
-from perfwatch.verdict import Verdict
+from perfwatch.recording.recording import Event, Recording, load_session
+from perfwatch.text import command_line, duration
+from perfwatch.verdict import Verdict, possible_after
 from perfwatch_probes.readings import ProcessEnded
 
 PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of
 LASTING = ("hung", "slow", "busy")  # states that have a beginning and an end
-EXPLAINS_THE_END = ("hung", "slow")  # states of a living job after which its end is no news
+_FRACTION = re.compile(r"\.\d+")
+EXPLAINS_THE_END = ("hung",)  # states of a living job after which its end is no news
 
 
 class Judged(Protocol):
@@ -36,6 +42,9 @@ def told_first(recording: Recording, judged: Callable[[float], J]) -> tuple[J, V
         judged: judges it so many seconds after its start.
     """
     living = judged(last_living_moment(recording))
+    if living.verdict.state == "busy" and _ended(recording) is not None:
+        last = judged(last_alive(recording))  # a phase that had ended by then; that it had is no news of its own
+        living = living if last.verdict.state == "busy" else last
     if living.verdict.state in EXPLAINS_THE_END or _ended(recording) is None:
         return living, None
     end = judged(recording.end)
@@ -94,6 +103,13 @@ def _moment(recording: Recording, at: float) -> datetime:
     return datetime.fromtimestamp(recording.session.created + at, timezone.utc)
 
 
+def as_newest(folder: Path) -> str:
+    """A recording that was not named, so that a reader sees which one is meant. Raises SessionUnreadable."""
+    session = load_session(folder)
+    ago = duration(max(0.0, time.time() - session.created))
+    return f"this is the newest recording, {folder.name}, begun {ago} ago: {command_line(session.command)[:80]}"
+
+
 def last_living_moment(recording: Recording) -> float:
     """When the last verdict on the living job was made; the last moment before the end where none was, or none still
     held.
@@ -134,6 +150,11 @@ def _ended(recording: Recording) -> float | None:
     return min(outcomes + deaths, default=None)
 
 
+def of_its_time(recording: Recording, verdict: Verdict) -> Verdict:
+    """A verdict as a reader can use it: without next steps that need the living job, where it has ended since."""
+    return verdict if _ended(recording) is None else structs.replace(verdict, next=possible_after(verdict.next))
+
+
 def parse_moment(text: str, recording: Recording) -> float:
     """Seconds since the session began, from seconds or from an ISO 8601 time (UTC unless it says otherwise).
 
@@ -147,7 +168,9 @@ def parse_moment(text: str, recording: Recording) -> float:
         at = float(text)
     except ValueError:
         try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+            # Python 3.10 reads fractions of three or six digits alone.
+            six_digits = _FRACTION.sub(lambda found: f"{found[0]:0<7}"[:7], text)
+            moment = datetime.fromisoformat(six_digits.replace("Z", "+00:00"))
         except ValueError:
             raise UsageError(
                 f"--at {text!r} is not a time",

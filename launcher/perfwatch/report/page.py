@@ -16,10 +16,11 @@ from markupsafe import Markup
 from perfwatch import __version__
 from perfwatch.report.captured import Captured, captured
 from perfwatch.report.gpu_idle import OffGpu, off_gpu
+from perfwatch.report.headroom import MOST_SHARES, of_running, share_name, times_text
 from perfwatch.report.lanes import lanes_of
-from perfwatch.report.sentences import culprits_of, evidence_of, footer, links_of, lived_text
+from perfwatch.report.sentences import culprits_of, evidence_of, fixed_in, footer, links_of, lived_text
 from perfwatch.report.stacks import folded
-from perfwatch.report.story import Story, about, conditions, efficiency, probes, threads
+from perfwatch.report.story import Crash, Story, about, conditions, crashes, efficiency, probes, threads
 from perfwatch.report.timeline import timeline
 from perfwatch.report.waiting import flame, waiting_lines, waiting_sum
 from perfwatch.text import clean, duration
@@ -28,6 +29,7 @@ from perfwatch.verdict import confidence_word
 LONGEST_CELL = 2000  # a hostile name may have ten thousand characters
 MOST_THREADS = 600
 MOST_EVENTS = 400
+MOST_CRASHES = 16
 
 
 def as_page(story: Story) -> str:
@@ -36,11 +38,21 @@ def as_page(story: Story) -> str:
         loader=jinja2.FunctionLoader(_template), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"line": _line, "duration": duration, "percent": _percent, "confidence": confidence_word}
+    environment.filters |= {
+        "line": _line,
+        "duration": duration,
+        "percent": _percent,
+        "confidence": confidence_word,
+        "fixed_in": fixed_in,
+        "times": times_text,
+        "share_name": share_name,
+    }
     all_threads, lanes = threads(story), lanes_of(story.whole.history)
     events = story.recording.events
     waited = off_gpu(story.case)
-    captures = captured(story)
+    crashed = crashes(story)
+    captures, headroom = captured(story), of_running(story)
+    told = headroom is not None and bool(headroom.shares or headroom.levers)
     script = _template("page.js")
     return environment.get_template("page.html").render(
         story=story,
@@ -53,12 +65,16 @@ def as_page(story: Story) -> str:
         style=Markup(_template("page.css")),
         timeline=timeline(story, lanes),
         notes=sorted({lane.note for lane in lanes if lane.note}),
-        absent=_absent(captures, waited),
+        absent=_absent(crashed, captures, waited, told),
+        headroom=headroom if told else None,
+        most_shares=MOST_SHARES,
         efficiency=efficiency(story),
         waiting=None if waited is None else waiting_lines(waited),
         waiting_sum="" if waited is None else waiting_sum(waited),
         flame=[] if waited is None or not waiting_lines(waited) else flame(waited),
         captures=captures,
+        crashes=crashed[:MOST_CRASHES],
+        more_crashes=max(0, len(crashed) - MOST_CRASHES),
         folded=folded(story),
         threads=all_threads[:MOST_THREADS],
         more_threads=max(0, len(all_threads) - MOST_THREADS),
@@ -74,9 +90,15 @@ def as_page(story: Story) -> str:
     )
 
 
-def _absent(captures: list[Captured], waiting: OffGpu | None) -> list[str]:
+def _absent(crashed: list[Crash], captures: list[Captured], waiting: OffGpu | None, headroom: bool) -> list[str]:
     """Sections that this recording does not have."""
-    return [*([] if captures else ["captures"]), *([] if waiting is not None else ["waiting-section"])]
+    has = {
+        "tracebacks": bool(crashed),
+        "captures": bool(captures),
+        "waiting-section": waiting is not None,
+        "headroom": headroom,
+    }
+    return [name for name, there in has.items() if not there]
 
 
 def _template(name: str) -> str:
@@ -84,7 +106,7 @@ def _template(name: str) -> str:
 
 
 def _line(text: Any) -> str:
-    """One harmless line, cut where nobody reads on."""
+    """One harmless line, cut to a length that is read."""
     line = clean(str(text))
     return line if len(line) <= LONGEST_CELL else f"{line[:LONGEST_CELL]}… ({len(line):,} characters)"
 

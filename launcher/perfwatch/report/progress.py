@@ -1,4 +1,4 @@
-"""A progress bar where somebody looks, nothing where nobody does."""
+"""A progress bar on a terminal, nothing in a pipe."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

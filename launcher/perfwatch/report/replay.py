@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from perfwatch.recording.recording import Recording
-from perfwatch.report.moment import lasts
+from perfwatch.report.moment import lasts, of_its_time
 from perfwatch.report.sentences import lived_text
 from perfwatch.report.story import about
 from perfwatch.report.terminal import VerdictReport
@@ -38,7 +38,7 @@ class ReplayReport:
         command = facts.get("command", "no command")
         yield Text(clean(f"{session.mode} on {session.machine.name}: {command}{known}"), style="dim", overflow="fold")
         yield Text(f"judged at {duration(self.at)} of {duration(self.recording.end)}", style="dim")
-        yield VerdictReport(self.verdict, lasts(self.recording, self.at, self.verdict))
+        yield VerdictReport(of_its_time(self.recording, self.verdict), lasts(self.recording, self.at, self.verdict))
         if self.lived is not None:
             yield Text(clean(lived_text(self.lived)))
         yield from self._then()

@@ -1,4 +1,4 @@
-"""A file that somebody asked for: for its owner alone, and whole or not at all."""
+"""A file that the user asked for: for its owner alone, and whole or not at all."""
 
 import contextlib
 import os

@@ -27,23 +27,31 @@ MOST_PIDS, LONGEST_SOURCE = 4, 120
 
 
 def footer(verdict: Verdict) -> str:
-    """When, of how many ranks, and what it cost."""
+    """When, of how many ranks, and what it cost; of a job that was not watched only what its files tell."""
     cost = verdict.observer_cost
-    size = verdict.coverage.world_size
-    ranks = f"{verdict.coverage.ranks_seen} of {size or '?'} {'rank' if size == 1 else 'ranks'} seen"
+    size, seen = verdict.coverage.world_size, verdict.coverage.ranks_seen
+    ranks = f", {seen} of {size or '?'} {'rank' if size == 1 else 'ranks'} seen" if size or seen else ""
     step = "" if verdict.last_step is None else f", step {verdict.last_step:,}"
+    if not (cost.cpu_seconds or cost.stack_dumps or cost.target_paused_ms):
+        return f"{verdict.at}{ranks}{step}"
     calls = f"{cost.stack_dumps} py-spy {'call' if cost.stack_dumps == 1 else 'calls'}"
     paused = (
         f"paused the job for {duration(cost.target_paused_ms / 1e3)}"
         if cost.target_paused_ms
         else "never paused the job"
     )
-    return f"{verdict.at}, {ranks}{step}; perfwatch used {duration(cost.cpu_seconds)} of CPU, {calls}, {paused}"
+    return f"{verdict.at}{ranks}{step}; perfwatch used {duration(cost.cpu_seconds)} of CPU, {calls}, {paused}"
 
 
 def culprit_title(verdict: Verdict) -> str:
-    """What a list of its culprits is called: nobody is to blame for what is normal, or for what is not known."""
+    """What a list of its culprits is called: what is normal, or not known, has no culprit."""
     return "where" if verdict.state in BLAMELESS else "culprit"
+
+
+def fixed_in(verdict: Verdict) -> str:
+    """Where the cause is usually fixed; empty where there is nothing to fix, or where that is unknown."""
+    nothing = verdict.owner == "unknown" or verdict.state in ("healthy", "busy") or verdict.cause == "finished"
+    return "" if nothing else verdict.owner.replace("_", " ")
 
 
 def also_lines(verdict: Verdict) -> list[str]:
@@ -69,7 +77,7 @@ def not_seen(missing: Iterable[Missing]) -> list[str]:
 
 @dataclass(frozen=True)
 class Blamed:
-    """Culprits that stand at one place: who they are, where that is (``/data/train.py:21  in fetch``), and the text of the line."""
+    """Culprits that stand at one place: which they are, where that is (``/data/train.py:21  in fetch``), and the text of the line."""
 
     who: str
     where: str = ""

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from perfwatch.recording.kept import Kept
-from perfwatch.report.jobs import STYLES, command_line
-from perfwatch.text import clean, duration
+from perfwatch.report.console import Row, list_table
+from perfwatch.report.jobs import STYLES
+from perfwatch.text import clean, command_line, duration
+
+COLUMNS = ("SESSION", "AGE", "SIZE", "STATE", "CAUSE", "COMMAND")
+SPARE = ("SIZE", "AGE", "CAUSE")  # in a narrow terminal
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,7 @@ class SessionsReport:
         if not self.sessions:
             yield Text("no recordings: perfwatch run -- COMMAND, or perfwatch attach, makes one")
             return
-        table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in ("SESSION", "AGE", "SIZE", "STATE", "CAUSE"):
-            table.add_column(name, no_wrap=True)
-        table.add_column("COMMAND", ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
-        for one in self.sessions:
-            state = one.state or "-"
-            table.add_row(
-                one.name,
-                duration(max(0.0, self.now - one.created)),
-                size(one.size_bytes),
-                Text(clean(f"{state}, recording" if one.written else state), style=STYLES.get(state, "")),
-                clean(one.cause or "-"),
-                command_line(one.command) or f"({one.mode})",
-            )
+        table = list_table(COLUMNS, [self._row(one) for one in self.sessions], SPARE, options.max_width)
         if console.is_terminal:
             yield table
         else:
@@ -50,6 +40,17 @@ class SessionsReport:
         count = len(self.sessions)
         yield Text(
             f"{count} session{'s' if count > 1 else ''} since {oldest}, {size(total)} in {clean(folders)}", style="dim"
+        )
+
+    def _row(self, one: Kept) -> Row:
+        state = one.state or "-"
+        return (
+            one.name,
+            duration(max(0.0, self.now - one.created)),
+            size(one.size_bytes),
+            Text(clean(f"{state}, recording" if one.written else state), style=STYLES.get(state, "")),
+            clean(one.cause or "-"),
+            command_line(one.command) or f"({one.mode})",
         )
 
 

@@ -1,11 +1,9 @@
 """The lines that the GPU waits for as a speedscope profile: weights are seconds in which no kernel was resident."""
 
-import msgspec
-
 from perfwatch.errors import UsageError
 from perfwatch.report.gpu_idle import Awaited, off_gpu
 from perfwatch.report.story import Story
-from perfwatch.text import clean
+from perfwatch.text import clean, json_text
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -19,7 +17,7 @@ def as_speedscope(story: Story) -> str:
     found = off_gpu(story.case)
     if found is None:
         raise UsageError(
-            "this recording does not tell what a GPU waited for: no card was looked at while stacks were sampled",
+            "this recording does not show what a GPU waited for: no card was sampled together with stacks",
             "perfwatch report SESSION --format html shows what there is",
         )
     frames: dict[tuple[str, str, int], int] = {}
@@ -51,4 +49,4 @@ def as_speedscope(story: Story) -> str:
         "shared": {"frames": [{"name": clean(name), "file": clean(file), "line": line} for name, file, line in frames]},
         "profiles": profiles,
     }
-    return msgspec.json.encode(document).decode() + "\n"
+    return json_text(document) + "\n"

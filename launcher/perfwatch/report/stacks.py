@@ -1,4 +1,4 @@
-"""Where everybody is, folded: equal stacks once, with the ranks that show them."""
+"""Where every rank is, folded: equal stacks once, with the ranks that show them."""
 
 from dataclasses import dataclass
 

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from perfwatch.postmortem import judge
 from perfwatch.recording.recording import Recording
-from perfwatch.report.moment import lasts, told_first
-from perfwatch.text import duration
+from perfwatch.report.moment import lasts, of_its_time, told_first
+from perfwatch.text import clean, duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.questions import has_ended, show, user_frame
 from perfwatch.verdict import Spread, Verdict
 from perfwatch_probes import readings as r
 
+NO_ID = "none"  # of a torchrun that was given none
 JOB_IDS = {"SLURM_JOB_ID": "Slurm", "FLUX_JOB_ID": "Flux", "TORCHELASTIC_RUN_ID": "torchelastic run"}
+MOST_NAMED = 8
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
 
 
@@ -83,6 +85,14 @@ class ProbeLine:
     reason: str
 
 
+@dataclass(frozen=True)
+class Crash:
+    """The traceback with which processes ended, redacted as it was recorded; its lines are cleaned."""
+
+    heading: str
+    lines: tuple[str, ...]
+
+
 def about(recording: Recording) -> list[tuple[str, str]]:
     """Which job this is, whose, where, and with which versions, as far as was seen: name and value."""
     session = recording.session
@@ -91,7 +101,9 @@ def about(recording: Recording) -> list[tuple[str, str]]:
     uids = {one.uid for one in processes if one.pid in session.root_pids and one.uid is not None}
     user = session.conditions.get("user") or ", ".join(f"uid {uid}" for uid in sorted(uids))
     variables = {name: value for one in processes for name, value in one.environment.items()}
-    jobs = [f"{what} {variables[name]}" for name, what in JOB_IDS.items() if variables.get(name)]
+    jobs = [
+        f"{what} {variables[name]}" for name, what in JOB_IDS.items() if variables.get(name, NO_ID) not in ("", NO_ID)
+    ]
     parts = [("torch", "torch"), ("cuda", "CUDA"), ("nccl", "NCCL"), ("python", "Python")]
     versions = [f"{what} {getattr(software, name)}" for name, what in parts if getattr(software, name, None)]
     facts = [
@@ -115,7 +127,28 @@ def tell(folder: Path, recording: Recording, at: float) -> Story:
 def tell_whole(folder: Path, recording: Recording) -> Story:
     """The same at the moment that matters: the last of the living job, or its end."""
     story, lived = told_first(recording, lambda at: tell(folder, recording, at))
-    return replace(story, lived=lived)
+    return replace(story, verdict=of_its_time(recording, story.verdict), lived=lived)
+
+
+def crashes(story: Story) -> list[Crash]:
+    """The tracebacks of ranks and their threads in the order in which they were raised, equal ones once; all that were recorded."""
+    raised = [one for one in story.recording.records if isinstance(one.reading, r.Traceback | r.ThreadError)]
+    raised.sort(key=lambda one: one.at - (getattr(one.reading, "ago_seconds", None) or 0.0))
+    whose: dict[str, list[str]] = defaultdict(list)
+    for one in raised:
+        assert isinstance(one.reading, r.Traceback | r.ThreadError)
+        rank = story.whole.job.rank_of(one.reading.pid)
+        who = f"pid {one.reading.pid}" if rank is None else f"rank {rank} (pid {one.reading.pid})"
+        who += f", thread {one.reading.tid} alone" if isinstance(one.reading, r.ThreadError) else ""
+        if who not in whose[one.reading.text]:
+            whose[one.reading.text].append(who)
+    return [
+        Crash(
+            ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""),
+            tuple(map(clean, text.rstrip().splitlines())),
+        )
+        for text, names in whose.items()
+    ]
 
 
 def threads(story: Story) -> list[ThreadLine]:

@@ -12,7 +12,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfwatch.report.sentences import also_lines, culprit_title, culprits_of, evidence_of, footer, links_of, not_seen
+from perfwatch.report.sentences import (
+    also_lines,
+    culprit_title,
+    culprits_of,
+    evidence_of,
+    fixed_in,
+    footer,
+    links_of,
+    not_seen,
+)
 from perfwatch.text import clean, duration
 from perfwatch.verdict import (
     Verdict,
@@ -72,8 +81,8 @@ class VerdictReport:
             line.append(f"  {self.lasted}")
         elif verdict.silent_seconds is not None:
             line.append(f"  for {duration(verdict.silent_seconds)}")
-        if verdict.owner != "unknown":
-            line.append(f"  (usually fixed in: {clean(verdict.owner.replace('_', ' '))})", "dim")
+        if where := fixed_in(verdict):
+            line.append(f"  (usually fixed in: {clean(where)})", "dim")
         return line
 
     def _countdown(self) -> str:

@@ -8,6 +8,7 @@ from typing import IO
 
 import msgspec
 
+from perfwatch.processes.reinvoke import as_typed_here
 from perfwatch.verdict import Verdict
 
 # Programs that a next step may name and that a machine may not have.
@@ -15,7 +16,7 @@ NOT_EVERYWHERE = frozenset("compute-sanitizer dmesg fuser iostat lspci nvidia-sm
 
 
 def possible_here(verdict: Verdict, which: Callable[[str], str | None] = shutil.which) -> Verdict:
-    """The verdict with the next steps last that need a program which this machine does not have, and with a word on that.
+    """The verdict with its commands as they are typed here; last the next steps that need a program which this machine does not have.
 
     Args:
         which: finds a program by its name.
@@ -28,7 +29,9 @@ def possible_here(verdict: Verdict, which: Callable[[str], str | None] = shutil.
             lacking.append(f"{step} (not installed here: {', '.join(dict.fromkeys(absent))})")
         else:
             here.append(step)
-    return msgspec.structs.replace(verdict, next=(*here, *lacking))
+    steps = tuple(as_typed_here(step, which) for step in (*here, *lacking))
+    missing = tuple(msgspec.structs.replace(one, advice=as_typed_here(one.advice, which)) for one in verdict.missing)
+    return msgspec.structs.replace(verdict, next=steps, missing=missing)
 
 
 def print_verdict(verdict: Verdict, stream: IO[str], folder: Path | None = None) -> None:

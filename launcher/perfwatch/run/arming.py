@@ -103,7 +103,7 @@ def armed(
 
 
 def armed_groups(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which NCCL's RAS service has a port that no other job shares: it costs nothing until somebody asks.
+    """The environment in which NCCL's RAS service has a port that no other job shares: it costs nothing until it is asked.
 
     torch's flight recorder is armed by the agent, in the very process: in an environment, which travels to other hosts,
     containers and users, the name of a folder that is not there would end each rank that makes its pipe.

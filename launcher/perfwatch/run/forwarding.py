@@ -67,7 +67,7 @@ def decide(
     handlers = catching(arrival.number)
     if handlers:
         return Decision(forward_to=(child,) if child in handlers else handlers)
-    # Nobody catches it: passed on, it would kill the job.
+    # No process catches it: passed on, it would kill the job.
     return Decision(trigger=shared if trigger_signals == "all" else None)
 
 

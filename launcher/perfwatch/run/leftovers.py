@@ -1,6 +1,6 @@
 """What ended processes have left in the agent's folder, kept to a number of files: a sweep may start a process per trial.
 
-The folder is memory that counts for the job, and every look reads what is in it. The newest stay, for whoever attaches later.
+The folder is memory that counts for the job, and every look reads what is in it. The newest stay, for a later attach.
 """
 
 import os
@@ -43,7 +43,7 @@ class Leftovers:
             (self._place.folder / name).unlink(missing_ok=True)
 
     def _left_behind(self) -> set[str]:
-        """Files whose process has ended. None where there are few: then nobody's pid is looked up."""
+        """Files whose process has ended. None where there are few: then no pid is looked up."""
         found = {name: _LEFT.fullmatch(name) for name in os.listdir(self._place.folder)}
         pids = {name: next(pid for pid in match.groups() if pid) for name, match in found.items() if match}
         if len(pids) <= MOST_FILES:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from perfwatch.processes import linux
 
 ERASE = b"\r\x1b[K"  # the bar, which is drawn again below
-MOST_WAITING = 64  # behind a stderr that nobody reads; what comes after is in the session only
+MOST_WAITING = 64  # behind a stderr without a reader; what comes after is in the session only
 
 
 class Printer:
@@ -24,7 +24,7 @@ class Printer:
 
     @property
     def busy(self) -> bool:
-        """Whether something is not yet written."""
+        """True if something is not yet written."""
         return self._pid != 0
 
     def say(self, text: str) -> None:
@@ -71,7 +71,7 @@ def write_if_room(text: bytes) -> None:
 
 
 def _to_a_new_line() -> bytes:
-    """What brings us to the start of a line if the job's progress bar stands on it; of a pipe nobody knows what was written last."""
+    """What brings us to the start of a line if the job's progress bar stands on it; of a pipe it is not known what was written last."""
     with contextlib.suppress(OSError):
         if os.isatty(2):
             return ERASE

@@ -64,7 +64,7 @@ def run(request: Request, environment: Mapping[str, str]) -> NoReturn:
     try:
         for descriptor in inherited:
             os.close(descriptor)
-        # Whoever reads the child's output or feeds its input must see an end when the child closes them, not when we do.
+        # A process that reads the child's output or feeds its input must see an end when the child closes them, not when we do.
         linux.detach_from_streams(0, 1)
         linux.set_name("perfwatch")
         supervisor = Supervisor(request, child, signals, sentry, place, printer)
@@ -119,7 +119,7 @@ def _leave(place: Place) -> None:
 class Supervisor:
     """Waits for signals, for the watcher's words and for the child's end; never polls.
 
-    ``trouble`` says why nobody watches, where the watcher could not be started: all else is done without it. ``status``: the
+    ``trouble`` says why there is no watcher, where the watcher could not be started: all else is done without it. ``status``: the
     child's wait status, once it was reaped.
     """
 
@@ -215,7 +215,7 @@ class Supervisor:
         _send(self._child, signal.SIGTERM)
 
     def _reap(self) -> None:
-        """Collect whoever has ended: the child, our own, and as PID 1 every orphan of the job."""
+        """Collect the processes that have ended: the child, our own, and as PID 1 every orphan of the job."""
         lost = []
         for pid, status in changed_children():
             if pid != self._child:

@@ -44,4 +44,4 @@ def _relay(place: Place, message: Message) -> None:
     try:
         ask(place.control, request, RELAY_SECONDS)
     except OSError:
-        pass  # it is just ending: nobody is left to ask
+        pass  # it is just ending: there is nothing left to ask

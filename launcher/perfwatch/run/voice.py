@@ -14,7 +14,7 @@ from perfwatch.watching.news import News
 UNREMARKABLE = (
     "healthy",
     "busy",
-)  # nobody needs to be told, unless it takes something back, or keeps other ranks waiting
+)  # no news, unless it takes something back or keeps other ranks waiting
 LONGEST_TEXT = 8192  # what a terminal takes at once; the rest is in the session
 MOST_SAID = 64  # of which the summary shows the last few
 MOST_CULPRITS, MOST_EVIDENCE = 2, 5
@@ -42,7 +42,9 @@ class Voice:
             self._channel.send({"say": "\n".join(f"perfwatch: {line}" for line in lines)})
 
     def news(self, news: News) -> None:
-        """Say what is new of the job, and keep it for the summary."""
+        """Say what is new of the job, and keep it for the summary, which says by itself that the job ended well."""
+        if news.verdict is not None and news.verdict.cause == "finished":
+            return
         if news.kind != "verdict" or news.verdict is None:
             self.say(f"{news.kind}: {news.text}")
             self.said.append(("suspected" if news.kind == "suspicion" else "retracted", news.text))
@@ -52,7 +54,7 @@ class Voice:
             self.said.append(("reported", f"{news.verdict.state}: {cause} ({news.text})"))
 
     def _is_new_to_those_who_wait(self, verdict: Verdict) -> bool:
-        """Whether ranks have waited for a good while for another one that works; of each function once, for it may come back."""
+        """True if ranks have waited for a good while for another one that works; of each function once, for it may come back."""
         blamed = {one.rank: (one.frame or "").partition(" ")[0] for one in verdict.culprits}
         if verdict.silent_seconds is None or not any(link.rank not in blamed for link in verdict.wait_chain):
             return False

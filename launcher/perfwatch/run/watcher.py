@@ -18,7 +18,7 @@ from perfwatch.captures.capture import Outcome
 from perfwatch.captures.capture import Request as CaptureRequest
 from perfwatch.captures.scene import scene_of
 from perfwatch.captures.telling import headline, told
-from perfwatch.exporters.exporters import Outlets, open_metrics, open_notifier
+from perfwatch.exporters.exporters import opened_outlets
 from perfwatch.exporters.own_cost import cpu_seconds
 from perfwatch.processes.channel import Channel, Message
 from perfwatch.processes.control import ControlServer
@@ -75,16 +75,8 @@ class Watcher:
         finally:
             looker.close()
         self._in_default_folder = request.session is None
-        if self._unrecorded:
-            self._say(f"nothing is recorded: {self._unrecorded}")
-        self._outlets = Outlets(
-            self._session,
-            folder,
-            self._recorder,
-            self._say,
-            open_metrics(request.outlets, self._say),
-            open_notifier(request.outlets, self._say),
-        )
+        self._say(f"nothing is recorded: {self._unrecorded}" if self._unrecorded else f"recording to {folder}")
+        self._outlets = opened_outlets(request.outlets, self._session, folder, self._recorder, self._say)
         self._tally = Tally(self._outlets.sink)
         self._failures = Failures()
         self._suspended, self._ending_until, self._due = False, 0.0, 0.0
@@ -200,12 +192,12 @@ class Watcher:
             self._say(self._capturing.ruled(news.verdict.state))
 
     def _capture_begun(self, request: CaptureRequest) -> None:
-        """Whoever follows the recording sees what is at work."""
+        """A reader of the recording sees what is at work."""
         self._tally.event(self._watch.at, CAPTURE_BEGUN, f"{request.kind} capture, asked by a {request.asked_by}")
         self._watch.take([r.CaptureWindow(kind=request.kind, at_work=True)])
 
     def _captured(self, request: CaptureRequest, outcome: Outcome) -> None:
-        """Keep what a capture says, as evidence and as an event; tell whoever did not ask for it in words."""
+        """Keep what a capture says, as evidence and as an event; say it in words, unless a command asked for it."""
         ended = r.CaptureWindow(kind=request.kind, at_work=False)
         self._watch.take([ended, *(msgspec.convert(one, r.ANY_READING) for one in outcome.readings)])
         if outcome.readings:
@@ -238,8 +230,8 @@ class Watcher:
         ):  # before the watch is given up: then the launcher may remove the place
             keep_dumps(self._place.folder, self._recorder.folder)
         self._place.give_up_watch()
-        self._guarded(lambda: self._outlets.ended(verdict), None)
         self._tally.event(self._watch.at, "outcome", ending, verdict, {"exit_code": code, "signal": number})
+        self._guarded(lambda: self._outlets.ended(verdict), None)
         if self._recorder is not None:
             self._recorder.close()
         self._place.leave(LEAVE_SECONDS)

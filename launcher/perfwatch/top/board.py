@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from perfwatch.report.lanes import host_lane
 from perfwatch.report.story import wait_text
-from perfwatch.text import clean
+from perfwatch.text import clean, command_line
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.job import Member
@@ -89,7 +89,7 @@ def board(case: Case, verdict: Verdict | None) -> Board:
     session = case.session
     captures = [event for event in case.events if event.kind == "capture" and case.at - event.at < LATELY_SECONDS]
     return Board(
-        command=_short(" ".join(session.command)),
+        command=_short(command_line(session.command)),
         where=_short(f"{session.mode} on {session.machine.name}"),
         verdict=verdict,
         clock=_clock(case),
@@ -143,7 +143,7 @@ def _card(case: Case, uuid: str) -> Card:
 
 
 def _rows(case: Case, verdict: Verdict | None) -> list[Row]:
-    """Ranks in order, but who is to blame first; below each its other processes: those that do the same on one line."""
+    """Ranks in order, but the culprits first; below each its other processes: those that do the same on one line."""
     rows = []
     blamed = {one.pid for one in verdict.culprits} if verdict is not None else set()
     for rank in sorted(case.ranks, key=lambda one: one.pid not in blamed):

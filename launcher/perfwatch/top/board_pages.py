@@ -64,21 +64,21 @@ class Page:
         for _ in range(height - 1 - len(shown)):
             yield Segment.line()
         below = len(lines) - first - len(shown)
-        foot = Text(KEYS, "reverse").append(f"  {below} more lines below" if below else "", "not reverse")
-        foot.append(f"  {clean(self.said)}", "not reverse")
+        foot = Text().append(KEYS, "reverse").append(f"  {below} more lines below" if below else "")
+        foot.append(f"  {clean(self.said)}")
         foot.truncate(options.max_width, pad=True)
         foot.no_wrap, foot.end = True, ""
         yield foot
 
 
 def stacks_page(case: Case) -> RenderableType:
-    """Where everybody is."""
+    """Where every rank and worker is."""
     return FoldedStacks(fold(newest(case.history, case.job), case.job.world_size))
 
 
 def verdict_page(verdict: Verdict | None) -> RenderableType:
     """All of it."""
-    return Text("no verdict yet: looking") if verdict is None else VerdictReport(verdict)
+    return Text("no verdict yet: sampling") if verdict is None else VerdictReport(verdict)
 
 
 def help_page() -> RenderableType:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from perfwatch.processes.reinvoke import as_typed_here
 from perfwatch.report.glyphs import progress, shares, sparkline
+from perfwatch.report.sentences import evidence_of, links_of
 from perfwatch.report.terminal import STYLES
 from perfwatch.text import clean, duration
 from perfwatch.top.board import Board, Card, Row
@@ -85,8 +87,10 @@ class Screen:
         for done in self.board.captures:
             yield Text("captured ", "cyan").append(done)
         if self.interactive:
-            yield Text(KEYS if width >= NARROW_COLUMNS else NARROW_KEYS, "reverse").append(
-                f"  {clean(self.said)}", "not reverse"
+            yield (
+                Text()
+                .append(KEYS if width >= NARROW_COLUMNS else NARROW_KEYS, "reverse")
+                .append(f"  {clean(self.said)}")
             )
 
     def _body(self, console: Console, width: int, room: int, plain: bool) -> list[Text]:
@@ -112,14 +116,14 @@ class Screen:
 
 def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: int, plain: bool) -> Iterator[Text]:
     if verdict is None:
-        yield Text("no verdict yet: looking", "dim")
+        yield Text("no verdict yet: sampling", "dim")
         yield Text()
         return
-    line = Text(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
-    line.append(f" {clean(verdict.cause or '')}", "bold").append(
-        f" ({confidence_word(verdict.confidence)} confidence) "
-    )
-    line.append(clean(verdict.summary))
+    line = Text().append(verdict.state.upper(), STYLES.get(verdict.state, "bold"))
+    line.append(f" {clean(verdict.cause)}" if verdict.cause else "", "bold")
+    if verdict.cause:
+        line.append(f" (confidence: {confidence_word(verdict.confidence)})")
+    line.append(f" {clean(verdict.summary)}")
     wrapped = list(line.wrap(console, width))
     yield from wrapped[: most - 1]
     if wrapped[most - 1 :]:
@@ -127,7 +131,7 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
     suspect = verdict.suspect
     if suspect is None:
         silent = "" if verdict.silent_seconds is None else f"silent for {duration(verdict.silent_seconds)}  "
-        steps = f"next: {clean(verdict.next[0])}" if verdict.next else ""
+        steps = f"next: {clean(as_typed_here(verdict.next[0]))}" if verdict.next else ""
         yield Text(f"{silent}{steps}", "dim")
         return
     patience = suspect.silent_seconds + max(0.0, suspect.decides_in_seconds)
@@ -142,7 +146,7 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
 def _clock_line(board: Board, width: int, plain: bool) -> Text:
     clock = board.clock
     if clock is None:
-        return Text("steps are not counted: only a job that perfwatch run has started counts them", "dim")
+        return Text("steps are not counted: perfwatch run counts them, from the start of a job", "dim")
     line = Text("step ").append(f"{clock.count:,}", "bold")
     if clock.ago_seconds is not None:
         line.append(f"  {duration(clock.ago_seconds)} ago")
@@ -153,7 +157,7 @@ def _clock_line(board: Board, width: int, plain: bool) -> Text:
 
 def _cards(cards: tuple[Card, ...], width: int, plain: bool, most: int) -> list[Text]:
     if not cards:
-        return [Text("no GPU was looked at", "dim")]
+        return [Text("no GPU was seen", "dim")]
     narrow = width < NARROW_COLUMNS
     bar = max(8, width - 15) if narrow else 16 if width < 100 else 24
     heading = f"{'card':<7}{'does':<8}{'works, spins, waits':<{bar}}"
@@ -195,12 +199,15 @@ def _host(board: Board, on_a_line: int) -> list[Text]:
 
 
 def _why(verdict: Verdict | None, console: Console, width: int) -> list[Text]:
-    """The evidence and what to do next, wrapped: nothing of it is cut."""
+    """The chain of waits, the evidence and what to do next, wrapped: nothing of it is cut."""
     if verdict is None or not verdict.evidence:
         return []
-    found = [Text(), Text("evidence", "dim")]
-    found += [Text(clean(f"{one.entity} {one.claim}: {one.observed}")) for one in verdict.evidence]
-    found += [Text(), Text("next", "dim"), *(Text(clean(one), "bold") for one in verdict.next)]
+    chain = links_of(verdict.wait_chain)
+    found = [Text(), Text("blocked on", "dim")] if chain else []
+    found += [Text(clean(f"{'   ' * depth}{text}")) for depth, text in chain]
+    found += [Text(), Text("evidence", "dim")]
+    found += [Text(clean(f"{who} {one.claim}: {one.observed}")) for one, who in evidence_of(verdict.evidence)]
+    found += [Text(), Text("next", "dim"), *(Text(clean(as_typed_here(one)), "bold") for one in verdict.next)]
     return [line for one in found for line in (one.wrap(console, width) or [Text()])]
 
 
@@ -224,7 +231,7 @@ def _tree(rows: tuple[Row, ...], width: int, room: int, scroll: Scroll) -> list[
     most = max(1, room - 2) if many else len(rows)
     first = scroll.at_most(len(rows) - most)
     for row in rows[first : first + most]:
-        line = Text("  " * row.depth + row.who, GOES.get(row.goes, "dim"))
+        line = Text().append("  " * row.depth + row.who, GOES.get(row.goes, "dim"))
         line.truncate(who_width, overflow="crop", pad=True)
         line.append(f"{row.pid:<{pid_width}}")
         if not narrow:

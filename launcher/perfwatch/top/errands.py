@@ -21,7 +21,7 @@ class Errands:
     """At most one at a time.
 
     Args:
-        control: the watcher's socket; None where nobody watches, or where it is somebody else's job.
+        control: the watcher's socket; None where the job is not watched, or is another user's.
         reason: why there is none.
         clock: monotonic seconds.
     """
@@ -67,7 +67,7 @@ class Errands:
 
 
 def mine(folder: Path) -> bool:
-    """Whether a session is this user's: only its owner may ask its watcher for anything."""
+    """True if a session is this user's: only its owner may ask its watcher for anything."""
     try:
         return folder.stat().st_uid in (os.getuid(), os.geteuid())
     except OSError:

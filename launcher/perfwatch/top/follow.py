@@ -54,7 +54,7 @@ class _Read:
 
 
 class Follower:
-    """Reads a session folder that somebody else writes; nothing in it is touched.
+    """Reads a session folder that another process writes; nothing in it is touched.
 
     Args:
         folder: the session.
@@ -111,7 +111,7 @@ class Follower:
         return next((event for event in reversed(self.events) if event.kind == "outcome"), None)
 
     def live(self, wall: float) -> bool:
-        """Whether somebody writes it now; ``wall`` is unix time.
+        """True if a process writes it now; ``wall`` is unix time.
 
         Told by when its files were written: a clock that was set, or that went on while the machine slept, has left the
         recording's own seconds behind for good.
@@ -183,7 +183,7 @@ class Follower:
         return reached.take(bytes(data[reached.offset :])) if zlib.crc32(seen) == reached.crc else []
 
     def _take(self, name: str, line: bytes, room: Room) -> bool:
-        """Whether a line brings anything new."""
+        """True if a line brings anything new."""
         try:
             if name.startswith(EVENTS):
                 event = parse_event(line)

@@ -72,7 +72,7 @@ class Viewer:
         return self._shown(interactive=fitted)
 
     def run(self, keyboard: Keyboard) -> None:
-        """Show until somebody leaves."""
+        """Show until the user quits."""
         with Live(console=self._console, screen=True, auto_refresh=False, transient=True) as live, self._wheel():
             due = 0.0
             while not keyboard.leaving:
@@ -144,7 +144,7 @@ class Viewer:
         return Page(self._page, inner, self._scroll, self._errands.said(self._clock()))
 
     def _capturing(self) -> tuple[str, float] | None:
-        """What a capture that somebody else has begun does, and how much of the usual time has passed."""
+        """What a capture that another process has begun does, and how much of the usual time has passed."""
         newest = next((one for one in reversed(self._follower.events) if one.kind.startswith("capture")), None)
         if newest is None or newest.kind != CAPTURE_BEGUN or not self._follower.live(self._wall()):
             return None

@@ -8,6 +8,7 @@ otherwise, metadata first) is decoded object by object, which takes six times as
 """
 
 import codecs
+import errno
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -30,6 +32,8 @@ MOST_EVENTS = 5_000_000  # 2 s of a busy loop with Python stacks; more would not
 LARGEST_EVENT_BYTES = 2**20
 LARGEST_HEAD_BYTES = 8 * 2**20  # before the events: versions and devices
 DEADLINE_SECONDS = 60.0
+LONGEST_MICROSECONDS = 86_400e6  # of an event: a day
+LATEST_MICROSECONDS = 1e16  # unix time in the year 2286; a double still tells a microsecond from the next
 _BEGIN = b'"traceEvents"'
 # Kineto indents an event's braces by two; a raw line feed cannot stand inside a JSON string, so this ends an event.
 _END = b"\n  }"
@@ -152,6 +156,10 @@ def events_of(
                 chunk = pending
             for event in cutter.cut(chunk):
                 if event.ph in phases:
+                    if not (event.dur <= LONGEST_MICROSECONDS and abs(event.ts) <= LATEST_MICROSECONDS):
+                        raise TraceUnreadable(
+                            f"{path}: an event cannot be read: it begins at {event.ts:.3g} us and takes {event.dur:.3g} us"
+                        )
                     count += 1
                     if count > most_events:
                         raise TraceUnreadable(f"{path}: more than {most_events:,} events", "ask for fewer steps")
@@ -294,6 +302,10 @@ def _opened(path: Path) -> IO[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise TraceUnreadable(
+                f"{path} is a symbolic link", f"name the file itself: {quote(os.path.realpath(path))}"
+            ) from None
         raise TraceUnreadable(f"{path}: {error.strerror}") from None
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -70,6 +70,11 @@ class Thread:
         return union((begin, end) for begin, end, name in self.calls if name.startswith(WAITS))
 
     @cached_property
+    def calls_by_begin(self) -> list[Span]:
+        """Calls of the CUDA runtime and driver, in order."""
+        return sorted(self.calls)
+
+    @cached_property
     def by_begin(self) -> list[Span]:
         """Operations in order of their begin, the outer of two that begin together first."""
         return sorted(self.operations, key=lambda span: (span[0], -span[1]))
@@ -96,7 +101,7 @@ class Thread:
 
 
 def inside(intervals: Intervals, moment: float) -> bool:
-    """Whether a set of time holds a moment."""
+    """True if a set of time holds a moment."""
     at = bisect.bisect_right(intervals, (moment, float("inf"))) - 1
     return at >= 0 and intervals[at][1] >= moment
 
@@ -112,7 +117,7 @@ def training_thread(threads: dict[int, Thread]) -> Thread:
 
 
 def is_user(frame: str) -> bool:
-    """Whether a Python frame is of the program's own code: neither a library's nor Python's."""
+    """True if a Python frame is of the program's own code: neither a library's nor Python's."""
     if frame.startswith((*_LIBRARIES, "nn.Module:")) or "/site-packages/" in frame:
         return False
     top = frame.split("(", 1)[0].split("/", 1)[0].removesuffix(".py")

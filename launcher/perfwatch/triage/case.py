@@ -8,10 +8,11 @@ from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
 from perfwatch.recording.recording import Event
 from perfwatch.recording.session import Session
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.moving.progress import RECENT_SECONDS, Progress, StepClock, progress, step_clock
+from perfwatch.triage.moving.motion import WINDOW_SECONDS, Motion, Moves, motion, moves, python_threads, was_at
+from perfwatch.triage.moving.progress import Progress, StepClock, progress, step_clock
 from perfwatch.triage.roles.job import Job, Member, read_job
 from perfwatch.triage.shares.profile import Profile, lasting
+from perfwatch.triage.shares.thresholds import MINUTE_SECONDS
 from perfwatch.triage.waits.chain import Chain, follow
 from perfwatch.triage.waits.devices import unmonitored
 from perfwatch.verdict import Evidence, Missing
@@ -48,7 +49,7 @@ class Case:
 
     @property
     def merged(self) -> bool:
-        """Whether this is what several hosts have sent of one job, rather than a look of our own."""
+        """True if this is what several hosts have sent of one job, rather than a look of our own."""
         return "apart_seconds" in self.session.conditions
 
     @cached_property
@@ -85,7 +86,7 @@ class Case:
         )
 
     def _elsewhere(self, chain: Chain) -> bool:
-        """Whether the training thread went on since its last stack: what it waits for now the next one will tell."""
+        """True if the training thread went on since its last stack: what it waits for now the next one will tell."""
         last = self.history.latest(r.Stack, chain.start.pid, chain.start.tid)
         return chain.start.stack is None and last is not None and last.at >= self.at - SOON_SECONDS
 
@@ -96,11 +97,11 @@ class Case:
 
     @cached_property
     def moving(self) -> bool:
-        """Whether every rank makes steps that is there to make any."""
+        """True if every rank makes steps that is there to make any."""
         return bool(self.trainers) and all(self.progress[rank.pid].kind == "moving" for rank in self.trainers)
 
     def awaited_at_start(self, pid: int) -> bool:
-        """Whether other ranks wait at the rendezvous for this one, which is elsewhere: it has not begun to train."""
+        """True if other ranks wait at the rendezvous for this one, which is elsewhere: it has not begun to train."""
         waiting = [other for other, chain in self.chains.items() if chain.end.kind == "rendezvous"]
         return bool(waiting) and pid not in waiting
 
@@ -108,12 +109,36 @@ class Case:
         """Where the training thread of a rank spends its time."""
         return lasting(self.history, rank.pid, self.progress[rank.pid].thread, seconds)
 
+    def motion(self, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
+        """What moved about the training thread of a rank."""
+        return motion(self.history, rank.pid, self.progress[rank.pid].thread, seconds)
+
+    def moves(self, rank: Member) -> Moves:
+        """When it was seen to go on."""
+        return moves(self.history, rank.pid, self.progress[rank.pid].thread)
+
+    def goes_on(self, rank: Member) -> bool:
+        """True if it makes steps, or was seen to go on again and again from what it waits for."""
+        return self.progress[rank.pid].kind == "moving" or self.moves(rank).recurrent
+
+    def looks(self, rank: Member, seconds: float | None = None) -> list[Seen[r.Thread]]:
+        """What the kernel said of it."""
+        return self.history.series(r.Thread, rank.pid, self.progress[rank.pid].thread, seconds=seconds)
+
+    def was_at(self, rank: Member, *any_of: str) -> bool:
+        """True if it was ever seen at such work."""
+        return was_at(self.history, rank.pid, self.progress[rank.pid].thread, *any_of)
+
+    def beside(self, rank: Member) -> list[int]:
+        """The other Python threads of its process."""
+        return [tid for tid in python_threads(self.history, rank.pid) if tid != self.progress[rank.pid].thread]
+
     def worker_profiles(self, rank: Member, seconds: float | None = None) -> dict[int, Profile]:
         """By pid: where the main threads of a rank's DataLoader workers spend theirs (sampled ones only)."""
         found = {w.pid: lasting(self.history, w.pid, w.pid, seconds) for w in self.job.workers(rank.pid) if w.alive}
         return {pid: one for pid, one in found.items() if one.samples}
 
-    def steps(self, rank: Member, seconds: float = RECENT_SECONDS) -> StepClock | None:
+    def steps(self, rank: Member, seconds: float = MINUTE_SECONDS) -> StepClock | None:
         """The agent's count over the last ``seconds``."""
         return step_clock(self.history, rank.pid, seconds)
 

@@ -6,12 +6,13 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from perfwatch.actions import action_of
+from perfwatch.ownership import labels
 from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
-from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, is_settled
-from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, in_call, is_settled, states_of
 from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
 from perfwatch.triage.hang import silent_seconds, stacks_of, who
 from perfwatch.triage.history import History
@@ -19,10 +20,12 @@ from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.ranks.lateness import who_train
+from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
-from perfwatch.triage.shares.startup import NOT_BY_SHARES, beginning
+from perfwatch.triage.rules.by_graph import unnamed_suspect
 from perfwatch.triage.shares.traced import sharpened
+from perfwatch.triage.shares.training import NOT_BY_SHARES, beginning
 from perfwatch.triage.words.code import place_of
 from perfwatch.verdict import (
     IT_RUNS,
@@ -40,7 +43,7 @@ from perfwatch.verdict import (
     Verdict,
     doing,
 )
-from perfwatch_probes.readings import CaptureWindow, Stack
+from perfwatch_probes.readings import CaptureWindow, Cgroup, Stack
 
 SURE = Level.MEDIUM  # a finding below this is a suspicion, not a verdict
 SHOWN = 4
@@ -82,9 +85,7 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
                 outcome = called(case, outcome) if outcome.state == "gone" and outcome.sub_cause is None else outcome
                 outcome = _unless_it_ends(case, outcome) if outcome.state == "hung" else outcome
         except Exception as error:  # a broken rule must not silence the sound ones
-            missing.append(
-                Missing(witness=f"rule {rule.cause.name}", reason=f"failed: {type(error).__name__}: {error}")
-            )
+            missing.append(_failed(f"rule {rule.cause.name}", error))
             continue
         if isinstance(outcome, Finding):
             findings.append(outcome)
@@ -93,11 +94,15 @@ def judge(case: Case, rules: Sequence[Rule] = RULES) -> Verdict:
     if measured_by(case):
         findings = [one for one in findings if one.state == "gone"]
     slow = [one for one in findings if one.state == "slow" and one.cause not in NOT_BY_SHARES]
-    if slow and beginning(case):  # a start is slow by nature: nobody knows yet
+    if slow and beginning(case):  # a start is slow by nature: it is not known yet
         findings = [one for one in findings if one.state not in MOVING or one.cause in NOT_BY_SHARES]
     if unproven(case):  # well it may be, and end as the last one did
         findings = [one for one in findings if one.state != "healthy"]
-    return _placed(case, _verdict(case, findings, tuple(dict.fromkeys(missing))))
+    return _addressed(case, _placed(case, _verdict(case, findings, tuple(dict.fromkeys(missing)))))
+
+
+def _failed(what: str, error: Exception) -> Missing:
+    return Missing(witness=what, reason=f"failed: {type(error).__name__}: {error}")
 
 
 def _placed(case: Case, verdict: Verdict) -> Verdict:
@@ -113,6 +118,18 @@ def _placed(case: Case, verdict: Verdict) -> Verdict:
             for one in verdict.wait_chain
         ),
     )
+
+
+def _addressed(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict with whose job it is, and what may be done about it."""
+    job = labels(
+        case.session,
+        [rank.process for rank in case.job.ranks],
+        "\n".join(path for (path,) in case.history.entities(Cgroup)),
+        rank_ranges(rank.rank for rank in case.job.ranks if rank.rank is not None),
+        verdict.coverage.world_size,
+    )
+    return msgspec.structs.replace(verdict, action=action_of(verdict), job=job)
 
 
 def _unless_it_ends(case: Case, finding: Finding) -> Finding | None:
@@ -194,7 +211,7 @@ def _verdict(case: Case, findings: list[Finding], missing: tuple[Missing, ...]) 
 def _named_first(case: Case, findings: list[Finding]) -> list[Finding]:
     """A rule that has a name for a hang gives the name; where nothing can release the wait of any rank, it needs no more time.
 
-    Work that is surely done says that something can.
+    Work that is surely done says that something can. A name that would take the hang timeout waits until a better one had its time.
     """
     settled = next((one for one in findings if one.cause == UNNAMED), None)
     if settled is None:
@@ -202,8 +219,10 @@ def _named_first(case: Case, findings: list[Finding]) -> list[Finding]:
     rest = [one for one in findings if one is not settled]
     hung = [one for one in rest if one.state == "hung"]
     sure = any(_is_sure(one) for one in rest if one.state in ("hung", "busy"))
-    soon = settled.decides_in_seconds > 0 or (hung and _shorter(hung[0], settled) < TABLE.settled)
-    if sure or soon or not is_settled(case):
+    silent = _shorter(hung[0], settled) if hung else settled.silent_seconds or 0.0
+    needs = max([case.apart_seconds, *(one.needs_seconds for one in states_of(case))])
+    later = bool(hung) and settled.decides_in_seconds > 0 and hung[0].decides_in_seconds > TABLE.settled
+    if sure or silent < needs or later or not is_settled(case):
         return rest if hung or sure else findings
     return [_decided(hung[0], settled), *(one for one in rest if one is not hung[0])] if hung else findings
 
@@ -248,7 +267,7 @@ def _choose(sure: list[Finding]) -> Finding | None:
 
 
 def _stands(case: Case) -> bool:
-    """Whether some rank just stopped moving: too short for a hang, too long to be called slow or healthy.
+    """True if some rank just stopped moving: too short for a hang, too long to be called slow or healthy.
 
     One that waits beside others that train on has another part.
     """
@@ -268,7 +287,10 @@ def _inconclusive(
     best = suspected[0] if suspected else max(findings, key=lambda f: f.confidence, default=None)
     verdict = _resting_on(case, best, missing)
     if best is None:
-        return _as_seen(case, verdict)
+        try:
+            return _as_seen(case, verdict)
+        except Exception as error:  # what the rules could not read is not known here either: say so, and keep the rest
+            return msgspec.structs.replace(verdict, missing=(*missing, _failed("wait graph", error)))
     suspect = Suspect(
         state=best.state,
         cause=best.cause,
@@ -285,7 +307,7 @@ def _inconclusive(
 
 
 def _as_seen(case: Case, verdict: Verdict) -> Verdict:
-    """Where things stand, when not even a suspicion can be named: somebody who knows the program may see more in it."""
+    """Where things stand, when not even a suspicion can be named: a reader who knows the program may see more in it."""
     if kind := measured_by(case):
         measured = f"{kind} measures the job, which stands still for it: nothing else can be told meanwhile"
         return msgspec.structs.replace(verdict, summary=measured)
@@ -299,7 +321,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
-    suspect = _stuck_somehow(case)
+    suspect = unnamed_suspect(case) or _stuck_somehow(case)
     return msgspec.structs.replace(
         verdict,
         confidence=0.0 if suspect is None else float(Level.LOW),

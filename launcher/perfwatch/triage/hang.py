@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -9,19 +11,30 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.independence import ONE_SOURCE, certainty_of_a_hang
+from perfwatch.triage.graph.decide import fate_of, in_call, state_of
+from perfwatch.triage.graph.model import Prospect, Stale
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in
-from perfwatch.triage.ranks.groups import SHOWN
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in, temporal
+from perfwatch.triage.ranks.calls import leaves, over
+from perfwatch.triage.ranks.groups import FEW, SHOWN
+from perfwatch.triage.rule import Facts, Line
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import RUNS, Node
+from perfwatch.triage.waits.devices import in_sync
+from perfwatch.triage.waits.node import NATIVE_WAIT, RUNS, Node, idle, node_of
 from perfwatch.triage.waits.other_end import sends, untaken
-from perfwatch.triage.words.frames import is_named, is_user, show
-from perfwatch.verdict import Abstention, Alternative, Culprit, Evidence, Finding, Link, Outcome, doing
+from perfwatch.triage.waits.threads import A_LOCK, OTHERS_MOVE, awaited, other_threads
+from perfwatch.triage.waits.threads import nearest as fell_silent_with
+from perfwatch.triage.words.frames import any_tag, is_named, is_user, short_name, show, user_frames
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Frame
 
+NOT_KNOWN = ("unknown", NATIVE_WAIT)
+CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
+HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
+STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
+SPINS = 0.5  # of a core: a thread that waits for its card looks for it all the time
 COMPARE = "compare the named lines: which condition sends the ranks apart?"
 
 
@@ -95,8 +108,11 @@ def _process(case: Case, chain: Chain) -> Evidence | None:
     if chain.end.kind != "dead":
         return None
     pid = chain.end.node.pid
-    how = chain.end.detail or how_it_ended(case.history, pid) or "ended, or a zombie"
-    return case.saw("process", f"pid {pid}", "is gone", how, "alive")
+    if chain.end.detail:
+        return case.saw("process", f"pid {pid}", "has no worker", chain.end.detail, "as many as it was told to start")
+    return case.saw(
+        "process", f"pid {pid}", "is gone", how_it_ended(case.history, pid) or "ended, or a zombie", "alive"
+    )
 
 
 def _steps(case: Case, chain: Chain) -> Evidence | None:
@@ -116,52 +132,79 @@ def silent_seconds(case: Case, chain: Chain) -> float:
     return silent if ago is None else min(silent, ago) if silent else ago
 
 
+def is_settled(case: Case, chain: Chain) -> bool:
+    """True if nothing can release the wait of a rank, or nothing but a thread that stood when it was last sampled."""
+    fate = fate_of(case, chain.start.pid)
+    return fate is not None and (fate.prospect is Prospect.SETTLED or isinstance(fate.why, Stale))
+
+
+def patience_of(case: Case, chain: Chain) -> float:
+    """Seconds of silence before a wait is called hung: where nothing can release it those of the graph's table, else the hang timeout."""
+    if not is_settled(case, chain):
+        return temporal(case)
+    state = state_of(case, chain.start.pid)
+    known = state.fate is not None and state.fate.prospect is Prospect.SETTLED
+    return max(STRUCTURAL_SECONDS, state.needs_seconds if known else 0.0)
+
+
+def _ceiling(case: Case, chain: Chain) -> float:
+    """Of the confidence in a hang: whatever is not known, and another thread that may release a lock, may end it."""
+    doubtful = chain.end.kind in NOT_KNOWN or chain.end.detail == OTHERS_MOVE
+    doubtful = doubtful or (chain.end.kind == "lock" and not is_settled(case, chain))
+    return MAY_COME if doubtful else 1.0
+
+
 def hung(
     case: Case,
-    cause: Cause,
+    line: Line,
     chain: Chain,
+    /,
     *,
-    summary: str,
-    patience: float,
-    owner: str = "",
+    patience: float | None = None,
     silent: float | None = None,
     evidence: tuple[Evidence, ...] = (),
-    but: Mapping[str, str] | None = None,
     next: tuple[str, ...] = (),
-    ceiling: float = 1.0,
+    ceiling: float | None = None,
     culprits: Iterable[Culprit] | None = None,
     links: Iterable[Link] | None = None,
+    **facts: Any,
 ) -> Finding:
-    """A hang with its chain, its witnesses and its countdown.
+    """A hang with its chain, its witnesses and its countdown, in the words of a line and with these ``facts``.
 
-    The confidence follows from how many independent sources show that nothing moves. What stood for as long as the samples of the hosts
-    lie apart stood in all of them at once. A process outside of the job that holds a lock is watched first.
+    Each line has ``who`` stands at the end, at which line (``at``), what it ``does`` there and what is ``awaited``, its ``pid``, and
+    the process in which the chain starts (``start``). The confidence follows from how many independent sources show that nothing moves.
+    What stood for as long as the samples of the hosts lie apart stood in all of them at once. A process outside of the job that holds a
+    lock is watched first.
 
     Args:
-        but: the causes that it is not, and why.
-        ceiling: of the confidence, where a rule infers rather than sees.
+        patience: where it is not that of the graph (``patience_of``).
+        next: what to do before what the line says.
+        ceiling: of the confidence, where a rule infers rather than sees, or sees more than the end of the chain.
         culprits: where they are not the ends of the chain.
         links: where more is to be shown than the chain.
     """
-    shown = evidence + witnesses(case, chain)
+    node, does = chain.end.node, doing(chain.awaited)
+    known = Facts(
+        who=who(chain), at=show(node.frame), does=does, awaited=chain.awaited, pid=node.pid, start=chain.start.pid
+    )
+    known |= facts
+    shown = line.seen(case, known) + evidence + witnesses(case, chain)
+    ceiling = _ceiling(case, chain) if ceiling is None else ceiling
     waited = silent_seconds(case, chain) if silent is None else silent
     moved = moves(case.history, chain.start.pid, chain.start.tid).ago_seconds
-    apart = (chain.start.pid, chain.start.tid) != (chain.end.node.pid, chain.end.node.tid)
+    apart = (chain.start.pid, chain.start.tid) != (node.pid, node.tid)
     if moved is not None and apart and chain.start.wait is not None:
         waited = min(waited, moved)  # whatever the end does: until then the training thread was unblocked now and then
-    left = max(patience, case.apart_seconds) - waited
+    left = max(patience_of(case, chain) if patience is None else patience, case.apart_seconds) - waited
     decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
-    return Finding(
-        cause=cause.name,
-        state="hung",
-        summary=summary,
-        confidence=min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end)),
-        owner=owner or cause.owner,
-        culprits=chain.culprits() if culprits is None else tuple(culprits),
+    blamed = chain.culprits() if culprits is None else tuple(culprits)
+    sure = min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end))
+    found = line.finding(case, blamed, sure, **known)
+    return msgspec.structs.replace(
+        found,
         wait_chain=chain.links if links is None else tuple(links),
         evidence=shown,
-        alternatives=tuple(Alternative(cause=name, refuted_by=why) for name, why in (but or {}).items()),
-        next=next,
+        next=next + found.next,
         silent_seconds=round(waited, 1),
         decides_in_seconds=round(decides_in, 1),
     )
@@ -185,9 +228,20 @@ def nearest(outcomes: Iterable[Outcome]) -> Outcome:
     return min(found, key=lambda one: one.decides_in_seconds, default=lacking)
 
 
+def awaited_at(case: Case, chain: Chain) -> str:
+    """What the end of a chain waits for, and that nothing can end that, where the graph shows it."""
+    wait = chain.end.node.wait
+    ends = chain.end.kind != "lock" or not is_settled(case, chain) or (wait is not None and wait.shared)
+    return chain.awaited if ends else f"{chain.awaited}, and no running thread can end this wait"
+
+
 def who(chain: Chain) -> str:
     """The end of the chain as the subject of a sentence."""
-    node = chain.end.node
+    return subject(chain.end.node)
+
+
+def subject(node: Node) -> str:
+    """A thread as the subject of a sentence, with its line: ``rank 1's main thread of pid 12 at fit (train.py:3)``."""
     at = f" at {show(node.frame)}" if node.frame else ""
     rank = f"rank {node.rank}'s " if node.rank is not None else ""
     if node.role == "worker":
@@ -308,44 +362,111 @@ def links(case: Case, chains: Iterable[Chain], calls: Mapping[int | None, str]) 
     return tuple(found)
 
 
+def where_they_part(case: Case) -> str:
+    """What to look at: the function of the program in which two ranks part, the outermost that has them at different lines."""
+    placed = [(rank_of(chain), chain.start.stack) for chain in case.chains.values() if chain.start.stack is not None]
+    for (one, here), (other, there) in pairwise(placed):
+        for mine, yours in zip(user_frames(here)[::-1], user_frames(there)[::-1], strict=False):
+            if (mine.function, mine.file) != (yours.function, yours.file):
+                break
+            if mine.line != yours.line:
+                named = f"rank {one} is at line {mine.line}, rank {other} at line {yours.line}"
+                return f"the ranks part in {short_name(mine.function)} ({mine.file.rpartition('/')[2]}): {named}; what differs there?"
+    return COMPARE
+
+
 def hang_between(
     case: Case,
-    cause: Cause,
+    line: Line,
     chains: Sequence[Chain],
-    summary: str,
+    /,
     *,
     evidence: tuple[Evidence, ...],
     places: Sequence[Place] = (),
     culprits: Sequence[Place] | None = None,
-    refuted: Mapping[str, str] | None = None,
-    advice: tuple[str, ...] = (COMPARE,),
-    owner: str = "",
     patience: float = STRUCTURAL_SECONDS,
     stood: float | None = None,
     ceiling: float = 1.0,
+    next: tuple[str, ...] = (),
+    **facts: Any,
 ) -> Finding:
     """A hang of several ranks; the first chain shows that nothing moves.
 
     Args:
         places: of ranks of which it is known what they are in.
         culprits: in the order in which they are named; else the places, or where the chains end.
-        refuted: by cause, why it is none of that.
     """
     blamed = [place.culprit for place in (places if culprits is None else culprits)]
     if culprits is None and not places:
         blamed = [one for chain in chains for one in chain.culprits()]
     return hung(
         case,
-        cause,
+        line,
         chains[0],
-        owner=owner,
-        summary=summary,
         patience=patience,
         silent=stood,
         ceiling=ceiling,
         evidence=evidence,
-        but=refuted,
-        next=advice,
+        next=tuple(where_they_part(case) if one is COMPARE else one for one in next),
         culprits=blamed,
         links=links(case, chains, {place.rank: place.call for place in places}),
+        **facts,
     )
+
+
+def partners(case: Case, chain: Chain, moving: bool = False) -> list[Node]:
+    """The threads that wait together with the end: those on the cycle, or those of its process that wait with no timeout, too.
+
+    Beside threads that move only those that stopped in the midst of their work.
+    """
+    end, start = chain.end, (chain.start.pid, chain.start.tid)
+    if end.kind == "cycle":
+        keys = dict.fromkeys((link.pid, link.tid) for link in chain.links)
+        others = [key for key in keys if key != (end.node.pid, end.node.tid)]
+        return [node_of(case.history, case.job, *key) for key in others if key != start or others == [start]]
+    shared = end.node.wait is not None and end.node.wait.shared
+    nodes = [node_of(case.history, case.job, end.node.pid, tid) for tid in end.others if not shared]
+    nodes = [node for node in nodes if not idle(node)]
+    silent = fell_silent_with(case.history, end.node, nodes) if moving else nodes
+    return [node for node in silent if not moving or awaited(node) in HELD_UP]
+
+
+def held_up(end: Node, beside: list[Node]) -> list[Node]:
+    """Of those that wait beside a thread, who keeps it waiting: it waits for what they would bring, they wait for a lock."""
+    return [] if awaited(end) in HELD_UP else [one for one in beside if awaited(one) in HELD_UP]
+
+
+def turn_of(chain: Chain) -> str:
+    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
+    node = chain.end.node
+    if any_tag(node.inner, "pool_wait", "futures_wait"):
+        return "its own pool"
+    if "remote_get" in node.inner:
+        return "what an actor is to return"
+    told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
+    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+
+
+def stands_in_sync(case: Case, chain: Chain) -> bool:
+    """True if a training thread spins at one line, at a call that waits for its card."""
+    node, end = chain.start, chain.end.node
+    spins = (end.pid, end.tid) == (node.pid, node.tid) and (node.motion.run_share or 0.0) >= SPINS
+    stays = node.motion.samples >= 2 and node.motion.steady_share >= STAYS
+    return spins and stays and in_sync(case.history, node.stack)
+
+
+def others_train(case: Case, pid: int) -> bool:
+    """True if a rank is done and another one is not: it has more to wait for than the end of this one's threads."""
+    others = [chain for other, chain in case.chains.items() if other != pid]
+    if leaves(case.chains[pid]):
+        return any(not leaves(chain) for chain in others)
+    return case.job.covered and any(in_call(case, chain) and not over(chain) for chain in others)
+
+
+def left_over(case: Case, chain: Chain) -> list[Node]:
+    """The program's own threads that go on while the interpreter waits for all that are not daemons."""
+    end = chain.end.node
+    frames = end.stack.frames if end.stack is not None else ()
+    if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
+        return []
+    return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:FEW]

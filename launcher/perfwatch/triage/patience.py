@@ -1,15 +1,17 @@
 """How long a wait is given before it is called a hang: by what may end it, by its own deadline, and by who has just moved."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import once
 from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.moving.progress import steady_steps
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import End, Node
 from perfwatch.triage.words.code import next_try_seconds
-from perfwatch_probes.readings import Thread
+from perfwatch_probes.readings import Process, ProcessEnded, Thread
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
@@ -20,16 +22,13 @@ STEADY_SHARE = 1 / 3  # of the session's hang timeout, at least, for a run whose
 STEADY_TIMES = 20.0  # times its longest gap; and the steps were counted for so many times the result
 
 
+@once
 def temporal(case: Case) -> float:
     """The hang timeout of this run, in seconds: the session's, three times the longest gap that it recovered from, or less.
 
     It is less if all ranks made steps for long and no gap came near it: after 50 ms steps for an hour the next one is overdue soon.
     Then it is 20 times the longest gap, and a third of the session's at least, if steps were counted for 20 times that.
     """
-    return case.history.once("temporal", lambda: _temporal(case))  # asked for each rank, and made of all
-
-
-def _temporal(case: Case) -> float:
     clocks = [case.steps(rank) for rank in case.ranks]
     longest = max((clock.longest_seconds or 0.0 for clock in clocks if clock is not None), default=0.0)
     timeout = max(case.patience_seconds, LONGEST_RECOVERED * longest)
@@ -40,7 +39,7 @@ def _temporal(case: Case) -> float:
 
 
 def outlasts(case: Case, end: End) -> bool:
-    """Whether the kernel says that a sleep will last longer than anybody means to wait, and it is no rest before another try.
+    """True if the kernel says that a sleep will last longer than anybody means to wait, and it is no rest before another try.
 
     Some minutes may be meant: until a window opens, until others have done their round.
     Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
@@ -54,7 +53,7 @@ def outlasts(case: Case, end: End) -> bool:
 
 
 def _rests(end: End) -> bool:
-    """Whether the end is a sleep, or a pause that whoever writes into a pipe of its own process cuts short."""
+    """True if the end is a sleep, or a pause that a write into a pipe of its own process cuts short."""
     wait = end.node.wait
     pauses = end.kind == "pipe_empty" and not end.others and wait is not None and wait.kind == "poll"
     return wait is not None and (
@@ -63,7 +62,7 @@ def _rests(end: End) -> bool:
 
 
 def _in_its_first_round(node: Node, silent: float) -> bool:
-    """Whether a wait with a deadline has not yet come to it since the thread stands there: a loop waits again, and again."""
+    """True if a wait with a deadline has not yet come to it since the thread stands there: a loop waits again, and again."""
     if node.wait is None or node.wait.remaining_seconds is None or node.motion.ran_ago_seconds is None:
         return False
     return silent <= node.wait.remaining_seconds + node.motion.ran_ago_seconds + LATE_SECONDS
@@ -89,4 +88,37 @@ def settles_in(case: Case, chain: Chain) -> float:
         if before.reading.wait is not None and (before.reading.ran_ago_seconds or 0.0) >= RESTED_SECONDS
         if (after.reading.run_seconds or 0.0) > (before.reading.run_seconds or 0.0) + MOVED_SECONDS
     ]
-    return max(woken, default=0.0) + SETTLED_SECONDS - case.at if woken else 0.0
+    left = max(woken, default=0.0) + SETTLED_SECONDS - case.at if woken else 0.0
+    # Who polls sees it later.
+    return max(left, unseen_seconds(case, {chain.start.pid})) if chain.end.node.naps else left
+
+
+def unseen_seconds(case: Case, pids: Iterable[int]) -> float:
+    """Seconds for which ranks have still to be seen waiting: a process of theirs has just ended, and with its result they may continue.
+
+    One that lived for a few seconds only is a helper that comes and goes.
+    """
+    return max((_unseen_seconds(case, pid) for pid in pids if pid in case.progress), default=0.0)
+
+
+@once
+def ended_of_ranks(case: Case) -> dict[int, list[int]]:
+    """By rank, its processes that have ended."""
+    found: dict[int, list[int]] = {}
+    for member in case.job.members.values():
+        if member.rank_pid is not None and not member.alive:
+            found.setdefault(member.rank_pid, []).append(member.pid)
+    return found
+
+
+def _unseen_seconds(case: Case, pid: int) -> float:
+    own = ended_of_ranks(case).get(pid, ())
+    ends = [
+        end.at
+        for one in own
+        if (end := case.history.latest(ProcessEnded, one)) is not None
+        and (began := case.history.latest(Process, one)) is not None
+        and (began.reading.age_seconds or 0.0) + end.at - began.at >= STRUCTURAL_SECONDS
+    ]
+    looked = case.history.latest(Thread, pid, case.progress[pid].thread)
+    return max(ends) + DECISIVE_SECONDS - looked.at if ends and looked is not None else 0.0

@@ -16,19 +16,20 @@ from perfwatch.triage.cards.xids import HARDWARE, Announced, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.ends.gone import was_aborted as has_aborted
+from perfwatch.triage.graph.decide import in_call
 from perfwatch.triage.hang import Place as RankPlace
 from perfwatch.triage.hang import hang_between
 from perfwatch.triage.history import History
-from perfwatch.triage.job import Member
 from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, stack_key
-from perfwatch.triage.moving.progress import LATELY_SECONDS, training_thread
+from perfwatch.triage.moving.thresholds import LATELY_SECONDS
 from perfwatch.triage.moving.unleft import Unleft, unleft
-from perfwatch.triage.patience import STRUCTURAL_SECONDS
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, wakes_soon
 from perfwatch.triage.patience import temporal as hang_timeout
-from perfwatch.triage.ranks.absentee import STALLED, at_rest
+from perfwatch.triage.ranks.groups import counted_apart, growing, standings
 from perfwatch.triage.ranks.groups import shown as shown_call
-from perfwatch.triage.ranks.groups import standings
-from perfwatch.triage.roles.job import STORE_THREAD
+from perfwatch.triage.roles.job import STORE_THREAD, Member, training_thread
+from perfwatch.triage.rules.collectives import STALLED
+from perfwatch.triage.rules.machine import spare_cores
 from perfwatch.triage.shares.budget import awaits_data
 from perfwatch.triage.shares.data import WAITING_SHARE as STARVING_SHARE
 from perfwatch.triage.slowness import WINDOW_SECONDS
@@ -60,6 +61,7 @@ __all__ = [
     "short_name",
     "show",
     "shown_call",
+    "spare_cores",
     "stack_key",
     "tags",
     "tensor_tflops_at",
@@ -115,8 +117,20 @@ def lacks_common_moment(case: Case) -> bool:
 
 
 def ranks_wait_for_each_other(case: Case) -> bool:
-    """True if no rank is seen at work and one waits for others: then their flight recorders may be asked."""
-    return at_rest(case)
+    """True if no rank is seen at work and one waits for others in a collective, or for a call of theirs: their recorders may be asked.
+
+    To ask a rank's flight recorder leaves a line on the job's standard error that looks like a failure. So no rank is asked that may
+    be at work: not while the job starts, makes steps, evaluates or saves, nor while one rank is late.
+    """
+    if not case.ranks or any(one.kind == "moving" for one in case.progress.values()) or growing(case):
+        return False
+    if counted_apart(case) is not None:
+        return True
+    elsewhere = {pid: chain for pid, chain in case.chains.items() if not in_call(case, chain)}
+    return len(elsewhere) < len(case.chains) and all(
+        case.progress[pid].kind == "still" and chain.end.still is True and not wakes_soon(case, chain.end)
+        for pid, chain in elsewhere.items()
+    )
 
 
 def ranks_stand(case: Case) -> bool:

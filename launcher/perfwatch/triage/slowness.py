@@ -1,30 +1,31 @@
 """What every rule about a slow run or a long phase shares: how much of the time is lost, how sure that makes us, and the finding itself.
 
-A rule gives facts; the sentences of a cause are a ``Line`` beside it. A cause that is a mere part of the training thread's time is a
-``Part``: bins of its budget, judged by the one method that all of them have.
+A cause that is a mere part of the training thread's time is a ``Part``: bins of its budget, judged by the one method that all of them
+have.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from string import Formatter
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import saturated
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
 from perfwatch.triage.moving.motion import Motion, motion
+from perfwatch.triage.moving.progress import LONGER, StepClock
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause
+from perfwatch.triage.rule import Facts, Line
 from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, LATELY_SECONDS, LOST_SHARE
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, LOST_SHARE, MOSTLY, NEARLY_ALL, TWICE
 from perfwatch.triage.words.code import line_of, names
-from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Alternative, Culprit, Evidence, Finding, Level
+from perfwatch.triage.words.frames import any_tag, show, tags, user_frame
+from perfwatch.verdict import Culprit, Finding, Level
 from perfwatch_probes import readings as r
+from perfwatch_probes.readings import Frame, Stack
 
 WINDOW_SECONDS = LATELY_SECONDS
 FEW_SAMPLES = 30
@@ -41,9 +42,7 @@ def certainty(lost: float) -> Level:
 
 def noted(lost: float | None, confidence: float) -> float:
     """The confidence in a state of the machine or of the job that is there, whatever it costs: a mere note unless time is lost."""
-    if lost is None:
-        return min(confidence, UNSEEN_MACHINE)
-    return confidence if lost >= LOST_SHARE else min(confidence, NOTED)
+    return UNSEEN_MACHINE if lost is None else confidence if lost >= LOST_SHARE else NOTED
 
 
 def behind(lost: float | None) -> float:
@@ -51,10 +50,11 @@ def behind(lost: float | None) -> float:
     return 1.0 if lost is None or lost >= LOST_SHARE else lost
 
 
-def asleep_share(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> float | None:
-    """Share of the time that a training thread neither runs nor waits for a CPU; None where it is not known."""
-    moved = motion(case.history, rank.pid, case.progress[rank.pid].thread, seconds)
-    return None if moved.run_share is None else max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
+def sleeps_for_a_lock(case: Case, rank: Member, lost: float) -> bool:
+    """True if most of a share of the time may be waits for the holder of a lock: asleep in a futex without a timeout."""
+    waits = [one.reading.wait for one in case.looks(rank, WINDOW_SECONDS)]
+    asleep = sum(wait is not None and wait.kind == "futex" and wait.forever for wait in waits)
+    return asleep >= MOSTLY * lost * len(waits) > 0
 
 
 def working(case: Case) -> list[tuple[Member, Profile]]:
@@ -83,91 +83,6 @@ def worst(case: Case, lost: Callable[[Member, Profile], float]) -> tuple[Member,
     scored = [(rank, seen, lost(rank, seen)) for rank, seen in working(case)]
     best = max(scored, key=lambda one: one[2], default=None)
     return best if best is not None and best[2] >= LOST_SHARE else None
-
-
-class _Words(Formatter):
-    """``str.format`` with two more forms: ``{seconds:time}`` as a time span, ``{seconds:step}`` as one of a step."""
-
-    def format_field(self, value: Any, form: str) -> str:
-        """One fact in words."""
-        if form in ("time", "step"):
-            return duration(value, 3 if form == "step" else 2)
-        return str(super().format_field(value, form))
-
-
-_WORDS = _Words()
-
-
-def worded(text: str, known: Mapping[str, Any]) -> str:
-    """A sentence with its facts in place of their names."""
-    return _WORDS.vformat(text, (), known)
-
-
-class Saw(NamedTuple):
-    """One observation in the words of a line: ``of`` is the entity, and ``share`` the fact that it needs to be worth telling."""
-
-    witness: str
-    claim: str
-    observed: str
-    expected: str = ""
-    of: str = "pid {pid}"
-    share: str = ""
-
-    def said(self, known: dict[str, Any]) -> tuple[str, str, str, str, str]:
-        """Witness, entity, claim, observed and expected in words."""
-        witness, of, claim, observed, expected = (
-            worded(text, known) for text in (self.witness, self.of, self.claim, self.observed, self.expected)
-        )
-        return witness, of, claim, observed, expected
-
-
-Facts = dict[str, Any]  # what the names in sentences stand for
-
-
-def samples(claim: str, expected: str, share: str = "lost", optional: bool = False) -> Saw:
-    """What a share of the samples of the training thread shows; ``optional``: it may be that none does."""
-    return Saw(
-        "stack", claim, f"{{{share}:.0%}} of {{seen.samples}} samples", expected, share=share if optional else ""
-    )
-
-
-@dataclass(frozen=True)
-class Line:
-    """What is said of a cause: sentences with ``{names}`` for facts, the causes that it is not, and what to do next."""
-
-    cause: Cause
-    summary: str
-    saw: tuple[Saw, ...] = ()
-    but: tuple[tuple[str, str], ...] = ()
-    next: tuple[str, ...] = ()
-
-    def finding(
-        self,
-        case: Case,
-        culprits: tuple[Culprit, ...],
-        confidence: float,
-        /,
-        *,
-        before: tuple[Evidence, ...] = (),
-        more: tuple[Evidence, ...] = (),
-        **facts: Any,
-    ) -> Finding:
-        """The finding with these facts; ``before`` and ``more`` is evidence that its sentences do not have."""
-        known = {"pid": culprits[0].pid if culprits else 0, **facts}
-        evidence = (case.saw(*one.said(known)) for one in self.saw if not one.share or known[one.share])
-        return Finding(
-            cause=self.cause.name,
-            state=self.cause.state,
-            summary=worded(self.summary, known),
-            confidence=confidence,
-            owner=self.cause.owner,
-            culprits=culprits,
-            evidence=(*before, *evidence, *more),
-            alternatives=tuple(
-                Alternative(cause=worded(name, known), refuted_by=worded(why, known)) for name, why in self.but
-            ),
-            next=tuple(worded(text, known) for text in self.next),
-        )
 
 
 def slow(
@@ -204,26 +119,37 @@ def slow(
 
 @dataclass(frozen=True)
 class Part:
-    """A cause that is a part of the training thread's time: which bins, how often it comes back, and what else must hold."""
+    """A cause that is a part of the training thread's time: which bins, how often it comes back, and what else must hold.
+
+    ``lost`` is its share where the bins alone do not tell it: counters of the kernel or of the card tell of the same. ``facts`` are
+    those that its sentences name beside ``lost``, ``at``, ``seen`` and ``times``. ``weight``: which of the ranks that lose alike it is.
+    """
 
     line: Line
     bins: tuple[Bin, ...]
-    times: int = 1
+    times: int = 0
     given: Callable[[Case, Member, Budget], bool] = lambda *_: True
-    ceiling: float = CERTAIN
+    ceiling: float = Level.CERTAIN
+    lost: Callable[[Case, Member, Budget], float] | None = None
+    facts: Callable[[Case, Member, Budget, float], Facts] = lambda *_: {}
+    weight: Callable[[Case, Member], float] = lambda *_: 0.0
 
     def judge(self, case: Case) -> Finding | None:
         """The finding about the rank that loses most, if that is worth a verdict."""
-        found = worst(case, lambda rank, _: budget(case, rank).share(*self.bins))
-        if found is None:
+        share = self.lost or (lambda case, rank, spent: spent.share(*self.bins))
+        shares = [(rank, seen, share(case, rank, budget(case, rank))) for rank, seen in working(case)]
+        least = max(LOST_SHARE, NEARLY_ALL * max((one[2] for one in shares), default=0.0))
+        alike = [one for one in shares if one[2] >= least]
+        if not alike:
             return None
-        rank, seen, lost = found
-        holds, spent = is_in(case, *self.bins), budget(case, rank)
-        times = len(seen.runs(holds))
+        rank, seen, lost = max(alike, key=lambda one: (self.weight(case, one[0]), one[2]))
+        spent = budget(case, rank)
+        times = len(seen.runs(is_in(case, *self.bins)))
         if times < self.times or not self.given(case, rank, spent):
             return None
-        frame, sure = spent.of(*self.bins).top_line(), min(certainty(lost), self.ceiling)
-        return slow(case, self.line, rank, lost, frame=frame, confidence=sure, seen=seen, times=times)
+        facts = Facts(frame=spent.of(*self.bins).top_line() or seen.top_line(), seen=seen, times=times)
+        facts |= Facts(confidence=min(certainty(lost), self.ceiling)) | self.facts(case, rank, spent, lost)
+        return slow(case, self.line, rank, lost, **facts)
 
 
 # Long phases that are normal
@@ -245,27 +171,16 @@ class Phase:
         """Share of a core, waiting for one included."""
         return self.motion.wanted_share
 
-    def written_bytes(self, case: Case) -> int:
-        """Bytes that its thread itself wrote over the window."""
-        grown = case.history.growth(
-            r.Thread, self.rank.pid, self.tid, of=lambda t: t.written_chars, seconds=PHASE_SECONDS
-        )
+    def grown(self, case: Case, of: Callable[[r.Thread], float | None]) -> int:
+        """By how much a counter of its thread grew over the window."""
+        grown = case.history.growth(r.Thread, self.rank.pid, self.tid, of=of, seconds=PHASE_SECONDS)
         return int(grown[0]) if grown else 0
 
     def grown_bytes(self, case: Case) -> int:
         """Bytes that this rank's files grew by, or its thread wrote if that is more, over the window."""
-        files = 0.0
-        for key in case.history.of(r.FileGrowth, self.rank.pid):
-            grown = case.history.growth(r.FileGrowth, *key, of=lambda f: float(f.size_bytes), seconds=2 * PHASE_SECONDS)
-            files += grown[0] if grown else 0.0
-        return max(self.written_bytes(case), int(files))
-
-    def write_calls(self, case: Case) -> int:
-        """Write calls of the thread itself over the window (a slow save counts calls, not bytes)."""
-        grown = case.history.growth(
-            r.Thread, self.rank.pid, self.tid, of=lambda t: t.write_calls, seconds=PHASE_SECONDS
-        )
-        return int(grown[0]) if grown else 0
+        grow = partial(case.history.growth, r.FileGrowth, of=lambda f: float(f.size_bytes), seconds=2 * PHASE_SECONDS)
+        files = (grown[0] for key in case.history.of(r.FileGrowth, self.rank.pid) if (grown := grow(*key)))
+        return max(self.grown(case, lambda thread: thread.written_chars), int(sum(files)))
 
     def finding(self, case: Case, line: Line, confidence: float, /, **facts: Any) -> Finding:
         """A busy finding about this rank."""
@@ -302,5 +217,85 @@ def repeated(case: Case, frame: r.Frame | None, confidence: float) -> float:
     It may be tried again and again, and fail or be found wanting each time.
     """
     line = line_of(case.history, frame)
-    alone = line is not None and line.loops[:1] == ("while",) and not line.calls_unnamed
-    return min(Level.MEDIUM, confidence) if alone and line and names(line.loop_calls).isdisjoint(TRAINS) else confidence
+    alone = line is not None and line.loops[:1] == ("while",) and names(line.loop_calls).isdisjoint(TRAINS)
+    return Level.MEDIUM if alone else confidence
+
+
+# Phases that come back between steps, and what they cost over whole periods: a window of any other length holds now one more of them,
+# now one less.
+
+LONG_SECONDS = 120.0  # in which phases of a quarter of a minute come back
+STEP_TAGS = ("backward", "optimizer", "forward")
+
+
+def recurrent(case: Case, rank: Member, seen: Profile, holds: Callable[[Stack], bool]) -> tuple[int, float]:
+    """How often something came back between steps, and the share of whole periods that it takes; 0 where it did not come back."""
+    phases = _separate(seen, holds)
+    if len(phases) < TWICE:
+        return len(phases), 0.0
+    shares = (seen.share_where(holds), _whole_periods(seen, phases).share_where(holds))
+    return len(phases), min(*shares, _share_of_long_steps(case, rank, len(phases)))
+
+
+def is_at(frame: Frame | None, stack: Stack) -> bool:
+    """True if a stack is in the same function of the program's own as some frame."""
+    own = user_frame(stack)
+    return own is not None and frame is not None and (own.function, own.file) == (frame.function, frame.file)
+
+
+def is_apart(case: Case, rank: Member, seen: Profile, holds: Callable[[Stack], bool]) -> bool:
+    """True if something comes between steps and is no part of each: it lasts for several of them, and steps are long as often."""
+    steps = case.steps(rank, LONG_SECONDS)
+    usual = (steps.median_seconds if steps is not None else None) or 0.0
+    longest = max((one.reading.span_seconds for one in seen.sights if holds(one.reading)), default=0.0)
+    if steps is None or not usual or longest < LONGER * usual:
+        return False
+    return len(_late(steps)) >= len(_separate(seen, holds)) - 1  # the last one may be under way
+
+
+def _separate(seen: Profile, holds: Callable[[Stack], bool]) -> list[tuple[int, int]]:
+    """The first and the last sample of each phase: one of training lies between two of them. One save may have many files."""
+    found: list[tuple[int, int]] = []
+    trained = True
+    for number, one in enumerate(seen.sights):
+        if holds(one.reading):
+            first = number if trained else found[-1][0]
+            found[len(found) - (not trained) :] = [(first, number)]
+            trained = False
+        elif any_tag(tags(one.reading), *STEP_TAGS):
+            trained = True
+    return found if seen.seen(*STEP_TAGS) else []
+
+
+def _whole_periods(seen: Profile, stretches: list[tuple[int, int]]) -> Profile:
+    """The samples from the begin of the first phase to that of the last, of two or more.
+
+    Where the first was under way when it was first looked, from end to end.
+    """
+    (begin, end), (last_begin, last_end) = stretches[0], stretches[-1]
+    whole = seen.sights[begin:last_begin]
+    if begin == 0 and last_end < len(seen.sights) - 1:
+        whole = seen.sights[end + 1 : last_end + 1]
+    return Profile(whole, whole[-1].at - whole[0].at)
+
+
+def _share_of_long_steps(case: Case, rank: Member, times_seen: int) -> float:
+    """What long steps cost beyond the usual ones, from the first of them to the last: phases in between cost no more.
+
+    Steps are counted all the time, samples are taken now and then: few of them hold now more of a phase, now less. 1 where the
+    steps say nothing: none are counted, or a phase belongs to each.
+    """
+    steps = case.steps(rank, LONG_SECONDS)
+    late = _late(steps) if steps is not None else []
+    if steps is None or not late or len(late) < times_seen - 1:
+        return 1.0
+    # From end to end; where one of the phases is still under way, from begin to begin.
+    begin, end = (late[0] + 1, late[-1] + 1) if len(late) >= times_seen else (late[0], len(steps.intervals))
+    beyond = sum(steps.intervals[number] - (steps.median_seconds or 0.0) for number in late if begin <= number < end)
+    return beyond / sum(steps.intervals[begin:end])
+
+
+def _late(steps: StepClock) -> list[int]:
+    """Which of the steps are long ones."""
+    usual = steps.median_seconds or 0.0
+    return [number for number, one in enumerate(steps.intervals) if usual and one >= LONGER * usual]

@@ -72,3 +72,19 @@ def answer(
     if command in ("capture", "captured"):
         return capturing.answer(request)
     return {"ok": False, "error": f"unknown command {command!r}"}
+
+
+def answer_user(request: Message, state: Callable[[], Message], last: Callable[[], Verdict | None]) -> Message:
+    """The answer to the job's user, who asks a watcher of root: nothing is done for it.
+
+    Args:
+        request: what was asked.
+        state: returns ``status``.
+        last: the newest verdict; None before the first.
+    """
+    command = request.get("command")
+    if command == "status":
+        return state()
+    if command == "verdict" and (told := last()) is not None:
+        return {"ok": True, "verdict": msgspec.to_builtins(told)}
+    return {"ok": False, "error": "no verdict was made yet" if command == "verdict" else "only root may ask for that"}

@@ -29,7 +29,7 @@ WAITS_FOR_DATA = 0.1  # of the time
 MORE_WAITING = 0.2  # of the time, than when it was last looked at closely
 ANSWER_HOLDS_SECONDS = 1800.0
 MOST_OUTSIDE = 8  # a pipe has one writer, mostly, and a lock one holder, which may have started others
-UNLEFT_SECONDS = 20.0  # that somebody saw it: at the second sample of a calm job, a minute later
+UNLEFT_SECONDS = 20.0  # that it was seen: at the second sample of a calm job, a minute later
 
 
 class Schedule:
@@ -44,7 +44,7 @@ class Schedule:
         self._due: dict[str, float] = {}
 
     def due(self, what: str, every_seconds: float) -> bool:
-        """Whether it is time; if so, the next time is set."""
+        """True if it is time; if so, the next time is set."""
         if self._now() < self._due.get(what, 0.0):
             return False
         self._due[what] = self._now() + every_seconds
@@ -96,7 +96,7 @@ def _others_at(file: Descriptor) -> Iterator[int]:
 
 
 class Interest:
-    """Whether samples of the ranks alone call for a look at the others: a loss was seen, or nobody knows who makes their data.
+    """True if samples of the ranks alone call for a look at the others: a loss was seen, or it is not known which process makes their data.
 
     What a close look has answered is not asked again for a good while, unless the ranks wait for data more than they did then:
     a loop that waits a little waits now less and now more, and each close look costs what an hour of calm does.
@@ -106,7 +106,7 @@ class Interest:
         self._answered, self._holds_until = 0.0, 0.0
 
     def asks(self, case: Case, verdict: Verdict) -> bool:
-        """Whether to look closely now."""
+        """True if to look closely now."""
         if verdict.state == "slow":
             return True
         enough = {"inconclusive": WAITS_FOR_DATA, "healthy": STARVING_SHARE}.get(verdict.state)
@@ -122,7 +122,7 @@ class Interest:
 
 
 def leaves_open(verdict: Verdict | None) -> bool:
-    """Whether the stacks alone have not explained where the time of a running thread goes."""
+    """True if the stacks alone have not explained where the time of a running thread goes."""
     if verdict is None or verdict.state in ("inconclusive", "healthy"):
         return True
     return verdict.cause in ("contended_cpu", "serial_loading", "regressed")

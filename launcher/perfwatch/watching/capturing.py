@@ -77,7 +77,7 @@ class Capturing:
             )
         if self._folder is None:
             raise CaptureRefused(
-                "this run is not recorded, so a capture has no place to go", "perfwatch run --session DIR"
+                "this run is not recorded, so there is no folder for a capture", "perfwatch run --session DIR"
             )
         try:
             home = private_home() / "captures"

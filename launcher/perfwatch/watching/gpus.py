@@ -40,7 +40,7 @@ class Gpus:
     def look(self, full: bool) -> list[tuple[float, r.Reading]]:
         """What has come since the last look: (seconds ago, reading). Never waits, never raises.
 
-        A machine without an NVIDIA driver, or without a card, is said once, as ``absent``: nobody misses what was never there.
+        A machine without an NVIDIA driver, or without a card, is said once, as ``absent``: it is not missing.
         """
         if self._absent:
             return []
@@ -57,7 +57,7 @@ class Gpus:
         return [(max(0.0, now - at), reading) for at, reading in found]
 
     def bind(self, ranks: Iterable[int], known: Mapping[int, r.Process]) -> list[r.GpuBinding]:
-        """Which cards the ranks use, and whoever else of the job the driver lists, where that has changed."""
+        """Which cards the ranks use, and what else of the job the driver lists, where that has changed."""
         self._users |= {one.local_pid for one in self._contexts.values() if one.local_pid is not None}
         wanted = [known[pid] for pid in dict.fromkeys([*ranks, *sorted(self._users)]) if pid in known]
         return self._bindings.look(wanted, list(self._gpus.values()), list(self._contexts.values()))

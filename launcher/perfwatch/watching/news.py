@@ -105,7 +105,7 @@ class Teller:
         self._on_news(News(kind, at, text, verdict))
 
     def _still_slow(self, verdict: Verdict, at: float) -> bool:
-        """Whether what was told as slow stands: it takes turns with another cause, or it is too soon to say that it is over."""
+        """True if what was told as slow stands: it takes turns with another cause, or it is too soon to say that it is over."""
         if verdict.state == "slow":
             return self._slow.has(verdict.cause)
         return verdict.state in WELL and not self._slow.are_away(at)
@@ -120,6 +120,6 @@ def _since(late_seconds: float) -> str:
 
 
 def lasts(suspect: Suspect) -> bool:
-    """Whether a good part of the patience is gone; what may be work is told when it is known to be."""
+    """True if a good part of the patience is gone; what may be work is told when it is known to be."""
     patience = suspect.silent_seconds + suspect.decides_in_seconds
     return suspect.state != "busy" and suspect.silent_seconds >= TELL_AFTER_SHARE * patience

@@ -19,7 +19,7 @@ class Novelty:
         self._last: dict[tuple[int, int], tuple[object, float]] = {}  # what was recorded, and when
 
     def is_news(self, thread: Thread) -> bool:
-        """Whether it changed, or the last line about it is old enough to be confirmed."""
+        """True if it changed, or the last line about it is old enough to be confirmed."""
         now = self._clock()
         wait = (thread.wait.call, thread.wait.fd) if thread.wait else None
         news = (thread.state, thread.run_seconds, thread.voluntary_switches, thread.write_calls, wait)

@@ -59,7 +59,7 @@ class Groups:
         self._due: dict[str, float] = {}
         self._turns = RecorderTurns(clock)
         self._failed: dict[str, str] = {}
-        # How long it was waited before the last question that nobody was there to answer.
+        # How long it was waited before the last question that went unanswered.
         self._absent: dict[str, float] = {}
         self._nccl = self._answered = False
         self._aborted: tuple[int, ...] = ()  # ranks whose last dumps were asked for
@@ -90,7 +90,7 @@ class Groups:
         return bool(self._under_way)
 
     def last_look(self, case: Case) -> None:
-        """Take what the ranks wrote before they ended, for which nobody waits long: the job has ended, and we end with it."""
+        """Take what the ranks wrote before they ended, which is not waited for long: the job has ended, and we end with it."""
         self._ask_the_aborted(case)
         ends = self._clock() + LAST_SECONDS
         while WRITTEN in self._under_way and self._clock() < ends:
@@ -104,7 +104,7 @@ class Groups:
         self._under_way.clear()
 
     def _uses_nccl(self, case: Case) -> bool:
-        """gloo has a recorder too, and no pipe to ask it through. When NCCL is first seen, whoever was absent is asked anew."""
+        """gloo has a recorder too, and no pipe to ask it through. When NCCL is first seen, those that were absent are asked anew."""
         if not self._nccl and _nccl_threads(case):
             self._nccl = True
             for name in self._absent:
@@ -185,7 +185,7 @@ class Groups:
         self._say(name, self._clock() - errand.began, errand.cpu_seconds, trouble)
 
     def _say(self, name: str, seconds: float, cpu_seconds: float, trouble: Unavailable | None) -> None:
-        """How it went; a failure is recorded when it is new. Nobody misses files that no rank had a reason to write."""
+        """How it went; a failure is recorded when it is new. Files that no rank had a reason to write are not missing."""
         reason = trouble.reason if trouble else ""
         absent = isinstance(trouble, Absent) or (trouble is not None and name == WRITTEN)
         if trouble is not None and self._failed.get(name) == reason and not cpu_seconds:

@@ -111,7 +111,7 @@ class Family:
         return None if self._endings is None else self._endings.release(pid)
 
     def _tree(self, root: int, children: dict[int, list[int]]) -> list[int]:
-        """Who lives at and below a root; nobody, when its pid is another process' by now."""
+        """The processes at and below a root; none if its pid belongs to another process by now."""
         try:
             start_ticks = read_stat(self._filesystem, root).start_ticks
             if self._roots.setdefault(root, start_ticks) == start_ticks:

@@ -25,7 +25,7 @@ class RecorderTurns:
         self._asked: list[float] = []  # of the newest pair
 
     def due(self, rests: Callable[[], bool], told: bool) -> bool:
-        """Whether to ask now. ``rests`` is called at most once a second; told: a hang was told, and has not moved since."""
+        """True if to ask now. ``rests`` is called at most once a second; told: a hang was told, and has not moved since."""
         now = self._clock()
         if told:
             self._rests_since = None

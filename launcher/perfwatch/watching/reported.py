@@ -79,11 +79,11 @@ class ToldSlow:
         self._told.clear()
 
     def has(self, cause: str | None) -> bool:
-        """Whether it was told, and was not away for long since."""
+        """True if it was told, and was not away for long since."""
         return (cause or "") in self._told
 
     def are_away(self, at: float) -> bool:
-        """Whether each has not been found for long enough to be taken back."""
+        """True if each has not been found for long enough to be taken back."""
         return all(self._is_away(cause, at) for cause in self._told)
 
     def _is_away(self, cause: str, at: float) -> bool:

@@ -76,7 +76,7 @@ class Sampling:
         return [pid for pid in nearest(case.job, known, cadence.MOST_SWEPT) if known[pid].python]
 
     def _record(self, case: Case, *, alone: bool) -> bool:
-        """Begin to record whose turn it is, if anybody is free; ``alone``: the ranks and nobody else."""
+        """Begin to record whose turn it is, if a recorder is free; ``alone``: the ranks only."""
         members = case.job.members
         near = [pid for pid in self._python(case) if pid not in members or members[pid].role != "compile"]
         ranks = [rank.pid for rank in case.ranks if rank.pid in near]

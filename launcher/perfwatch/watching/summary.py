@@ -19,7 +19,7 @@ WARM_UP_STEPS = 10
 # Buckets of 0.2 %: as fine as the three digits that are shown, and a run of any length needs a few thousand at most.
 BUCKET = math.log(1.002)
 MOST_SAID = 8
-UNTIL_THEN = {"hung": "; it hung until then", "slow": "; it was slow until then"}
+FIRST_OF_ALL = ("hung", "slow")  # the states before an end that say more than the end
 
 
 @dataclass
@@ -93,13 +93,17 @@ class Summary:
         """One line about a good end; else plain lines, each starting with what it is about."""
         if self.verdict is not None and self.verdict.cause == "finished" and not self.said and not self.loss:
             return f"perfwatch: finished ({clean(self.ending)}) after {duration(self.elapsed_seconds)}, {self._brief()}"
-        rows = [("", f"{self.ending} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
+        state, cause = self._until_then()
+        first = f"{state}, then {self.ending}" if state else self.ending
+        rows = [("", f"{first} after {duration(self.elapsed_seconds)}"), ("steps", self._steps())]
         rows += self.said[-MOST_SAID:] or (("incidents", "none"),)
         if self.verdict is not None and self.verdict.state not in ("healthy", "inconclusive"):
-            rows.append(("verdict", self.verdict.summary + self._until_then(self.verdict)))
+            rows.append(
+                ("verdict", f"{state}: {cause}; then {self.verdict.summary}" if state else self.verdict.summary)
+            )
         share = 100 * self.cost_seconds / max(self.elapsed_seconds, 0.001)
         rows.append(("used", f"{duration(self.cost_seconds)} of CPU by perfwatch ({share:.1f} % of a core)"))
-        rows.append(("session", self.session or "none"))
+        rows.append(("details", f"perfwatch report {self.session}" if self.session else "nothing was recorded"))
         if self.loss:
             rows.append(("lost", self.loss))
         return "\n".join(
@@ -113,12 +117,12 @@ class Summary:
         pace = "" if p50 is None else f", p50 {duration(p50, 3)}"
         return f"{steps}{pace}, no incident" + (f"; perfwatch report {clean(self.session)}" if self.session else "")
 
-    def _until_then(self, verdict: Verdict) -> str:
-        """How a job that is gone ran, by what was told last and not taken back."""
+    def _until_then(self) -> tuple[str, str]:
+        """State and cause of a job that is gone, by what was reported last and not retracted; empty where its end says it all."""
         kind, text = self.said[-1] if self.said else ("", "")
-        if verdict.state != "gone" or kind != "reported":
-            return ""
-        return UNTIL_THEN.get(text.partition(":")[0], "")
+        state, _, cause = text.partition(" (")[0].partition(": ")
+        gone = self.verdict is not None and self.verdict.state == "gone" and self.verdict.cause != "finished"
+        return (state, cause) if gone and kind == "reported" and state in FIRST_OF_ALL else ("", "")
 
     def _count(self) -> str:
         """How many steps were counted, and where; empty where none was."""

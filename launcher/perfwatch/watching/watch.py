@@ -98,7 +98,7 @@ class Watch:
 
     @property
     def _certain(self) -> bool:
-        """Whether a hang was told and still is one; a job that may be moving again is looked at closely."""
+        """True if a hang was told and still is one; a job that may be moving again is looked at closely."""
         return self._teller.state == "hung" and (self.last is None or self.last.state == "hung")
 
     def sooner(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class Watch:
             self._schedule.hasten("tree")
 
     def attend(self) -> None:
-        """Somebody asks about the job: look closely, as at a suspect one."""
+        """A user asks about the job: sample closely, as a suspect one."""
         if not self.suspicious:
             self._suspect()
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from perfwatch.verdict import Coverage, Level, ObserverCost, Suspect, Timeline, Verdict
+from perfwatch.watching.attention import leaves_open
 
 STEADY_JUDGEMENTS = 2  # a slow or healthy verdict must come out the same twice ...
 STEADY_SECONDS = 3.0  # ... and rest on so many seconds of samples,
 PLAIN_CONFIDENCE = Level.HIGH
-LONGER_SECONDS = 8.0  # ... or so many, if it is not plain: two records, and what comes back every few seconds
+# ... or so many, if it is not plain: two records, what comes back every few seconds, and a profile of native code where one is asked for
+LONGER_SECONDS = 8.0
 UNCLEAR_SECONDS = (
     25.0  # without a suspect, a job that is still unclear by then is inconclusive, or busy as far as known
 )
@@ -31,7 +33,7 @@ class OneShot:
     _last: tuple[str, str | None] | None = field(default=None)
 
     def done(self, verdict: Verdict, at: float) -> bool:
-        """Whether this verdict is the one to give, ``at`` seconds after the look began."""
+        """True if this verdict is the one to give, ``at`` seconds after the look began."""
         now = (verdict.state, verdict.cause)
         self._same = self._same + 1 if now == self._last else 1
         self._last = now
@@ -58,13 +60,13 @@ class OneShot:
 
 def _enough(verdict: Verdict) -> float:
     """For how long a job is watched before this verdict on it is given."""
-    plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE
+    plain = verdict.state == "slow" and verdict.confidence >= PLAIN_CONFIDENCE and not leaves_open(verdict)
     doubtful = verdict.state == "inconclusive" or (verdict.state == "busy" and verdict.confidence < Level.HIGH)
     return STEADY_SECONDS if plain else UNCLEAR_SECONDS if doubtful else LONGER_SECONDS
 
 
 def _moved(before: Suspect | None, now: Suspect) -> bool:
-    """Whether a suspect's silence has begun anew; another suspect's own silence says nothing of it."""
+    """True if a suspect's silence has begun anew; another suspect's own silence says nothing of it."""
     if before is None or before.cause != now.cause:
         return False
     return now.silent_seconds < before.silent_seconds - RESTARTED_SECONDS

@@ -7,9 +7,9 @@ does, and when:
 
 - at start: take back what a parent has armed for itself, and where Yama restricts ptrace (PERFWATCH_TRACER_PID is set)
   declare that process as tracer;
-- when torch is first imported: chain ``sys.excepthook`` and ``threading.excepthook``, so that a crash leaves ``crash-PID.txt``
-  in that folder, and a thread that ends with an error ``thread-PID-TID.txt`` (the first 16 of a process); let torch's flight
-  recorder be asked there, if the folder is there for this process and the program has not armed it itself (``recorder.py``);
+- when torch is first imported: see to it that a crash leaves ``crash-PID.txt`` in that folder, and a thread that ends with an error
+  ``thread-PID-TID.txt``, the first 16 of a process (``last_words.py``); let torch's flight recorder be asked there, if the folder
+  is there for this process and the program has not armed it itself (``recorder.py``);
 - at exit, if a capture of this process has just opened a window (``window-PID`` is there): let it end first, for a
   process whose profiler records while it is torn down may crash (seen with torch 2.13: SIGSEGV after the last line);
 - when torch.optim is complete: register a global hook that runs after every ``Optimizer.step`` (``steps.py``);
@@ -28,7 +28,7 @@ does, and when:
 import os
 import sys
 
-_CRASH_BYTES, _MOST_THREAD_ERRORS = 16 * 1024, 16
+_OLDEST = (3, 8)  # an older one, which a job may start as well, only chains
 _LONGEST_EXIT_SECONDS = 45.0  # of the longest window and its trace
 _RECORDER = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; not inherited by fork, kept by exec
@@ -58,44 +58,6 @@ def _kernel_window(directory):
     return module.by_library(directory, library) if library else module.by_range(directory)
 
 
-def _keep_errors(directory):
-    """Chain ``sys.excepthook`` and ``threading.excepthook``: write the last words, then let Python print them as ever."""
-    import threading
-    from traceback import (
-        format_exception,
-    )  # in the hook its import would make Python forget that Ctrl-C ended the program
-
-    previous, of_threads, kept = sys.excepthook, threading.excepthook, []
-
-    def write(name, *error):
-        try:
-            _write_error(directory, name, "".join(format_exception(*error)))
-        except BaseException:
-            pass
-
-    def excepthook(*error):
-        write("crash-%d.txt" % os.getpid(), *error)
-        previous(*error)
-
-    def thread_excepthook(args):
-        if len(kept) < _MOST_THREAD_ERRORS and not issubclass(args.exc_type, SystemExit):  # that one ends it silently
-            kept.append("thread-%d-%d.txt" % (os.getpid(), threading.get_native_id()))
-            write(kept[-1], args.exc_type, args.exc_value, args.exc_traceback)
-        of_threads(args)
-
-    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
-
-
-def _write_error(directory, name, text):
-    text = text.encode("utf-8", "backslashreplace")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(os.path.join(directory, name), flags, 0o600)
-    try:
-        os.write(descriptor, text[-_CRASH_BYTES:])
-    finally:
-        os.close(descriptor)
-
-
 def _end_windows(directory):
     """At exit: while a capture records this process, go on stepping for it (a window may count steps), not for long."""
     import time
@@ -120,23 +82,26 @@ class _TorchArrives:
     """
 
     directory = None
-    hooked = chained = False
+    hooked = False
+    words = None
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         """Always None: "ask the next finder"."""
-        if name[:5] == "torch" and not cls.hooked:
-            try:
+        if cls.hooked:  # no ``try``: what a handler of signals raises here is the program's
+            return None
+        try:
+            if name[:5] == "torch":
                 cls._look(name)
-            except Exception:
-                cls.hooked = True  # something is other than we know it: leave this process alone
+        except Exception:
+            cls.hooked = True  # something is other than we know it: leave this process alone
         return None
 
     @classmethod
     def _look(cls, name):
-        if name == "torch" and not cls.chained:
-            cls.chained = True
-            _keep_errors(cls.directory)
+        if name == "torch" and cls.words is None:
+            cls.words = _part("last_words")
+            cls.words.keep(cls.directory)
             import atexit
 
             atexit.register(_end_windows, cls.directory)
@@ -149,6 +114,7 @@ class _TorchArrives:
         if module is not None and hasattr(module, "Optimizer"):
             cls.hooked = True
             module.register_optimizer_step_post_hook(_part("steps").counter(cls.directory, _part))
+            cls.words.keep_in_children(cls.directory)
             if os.environ.get("PERFWATCH_KERNEL_WINDOW"):
                 window = _kernel_window(cls.directory)
                 if window is not None:
@@ -169,7 +135,7 @@ def _permit_tracer(pid):
 
 def _arm():
     directory = os.environ.get("PERFWATCH_AGENT_DIR")
-    if not directory or hasattr(sys, "_perfwatch_armed"):
+    if not directory or hasattr(sys, "_perfwatch_armed") or sys.version_info < _OLDEST:
         return
     sys._perfwatch_armed = True  # a second copy further down PYTHONPATH only chains
     if any(name in os.environ for name in _RECORDER):
@@ -193,7 +159,8 @@ def _chain():
     try:
         import sitecustomize  # noqa: F401
     except ImportError as error:
-        if error.name != "sitecustomize":
+        # A Python that tells no name is silent about all of them.
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = ours  # there is no other one
     finally:

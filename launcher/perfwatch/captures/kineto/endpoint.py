@@ -95,7 +95,7 @@ class Endpoint:
                 _remove(name)
 
     def close(self) -> None:
-        """Let the address go. A path stays, and is unlinked by whoever keeps it."""
+        """Let the address go. A path stays, and is unlinked by the process that keeps it."""
         self._socket.close()
 
     def _one(self, datagram: bytes, sender: bytes, pid: int) -> None:

@@ -1,6 +1,6 @@
 """Two small processes keep the profilers' endpoint of a run: one serves it, one is there to remove it.
 
-A job that asks a socket file behind which nobody listens is delayed by ten seconds, at its exit too; one that finds no
+A job that asks a socket file behind which no process listens is delayed by ten seconds, at its exit too; one that finds no
 file goes on at once. So whatever dies, the file must go: the janitor removes it when the launcher or the server is gone,
 the server when the janitor is. Both stand in sessions of their own, out of reach of a signal for the launcher's group.
 """

@@ -133,7 +133,7 @@ def _failure(finished: Finished) -> str:
 
 
 def _candidates(name: str, environment: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """Absolute, for they are run in another folder; only a bare name that the user has given is looked up on PATH by whoever runs it."""
+    """Absolute, for they are run in another folder; only a bare name that the user has given is looked up on PATH when it is run."""
     if named := environment.get(f"PERFWATCH_{name.upper()}"):
         yield Path(named).absolute() if "/" in named else Path(named)
         return

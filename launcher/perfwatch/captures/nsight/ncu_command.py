@@ -84,7 +84,7 @@ def attach_command(path: str, pid: int, choice: Choice, report: Path, log: Path)
 
 
 def can_attach(listed: frozenset[str]) -> bool:
-    """Whether this version attaches to a process by its PID: from 2026.2.1 on (NVIDIA's release notes)."""
+    """True if this version attaches to a process by its PID: from 2026.2.1 on (NVIDIA's release notes)."""
     return {"--process-id", "--list-injection-path-64"} <= listed
 
 

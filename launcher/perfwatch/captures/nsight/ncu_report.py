@@ -34,7 +34,7 @@ def read_report(path: Path, environment: Mapping[str, str], run: Run, tool: Tool
         return fold(read_rows(_lines(path)))
     with path.open("rb") as file:
         if path.suffix != ".ncu-rep" and b"\0" not in file.read(HEAD_BYTES):  # a report is binary
-            raise TraceUnreadable(f"{path}: not a report of ncu", "perfwatch ncu -- COMMAND makes one")
+            raise TraceUnreadable(f"{path}: not an ncu report", "perfwatch ncu -- COMMAND makes one")
     tool = tool or find("ncu", environment, run)
     with tempfile.TemporaryDirectory(prefix="perfwatch-") as folder:
         table = Path(folder, "table.csv")

@@ -25,7 +25,7 @@ from perfwatch_probes.agent_folder import AgentFolder
 
 KIND = "nsys"
 TRACES = "cuda,nvtx"
-_ARMING = "arming-nsys"  # in the place: who makes this file opens the session
+_ARMING = "arming-nsys"  # in the place: the launcher that makes this file opens the session
 LAUNCH_SECONDS = 15.0  # until the placeholder runs: 0.3 s here; the job waits for it
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")  # one library each: another tool's stays
 # Of the placeholder alone: where it ran, and what nsys did with its output. Not LD_PRELOAD either: with it every program
@@ -64,7 +64,7 @@ def arm(
 
 
 def _first(place: Path) -> bool:
-    """Whether no other launcher of this job (``srun``: one for each rank) opens a session: there is one for all."""
+    """True if no other launcher of this job (``srun``: one for each rank) opens a session: there is one for all."""
     try:
         os.close(os.open(place / _ARMING, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

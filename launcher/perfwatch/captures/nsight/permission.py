@@ -13,7 +13,7 @@ REFUSAL = "ERR_NVGPUCTRPERM"
 FIX = (
     "as root on the host: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-profiling.conf,\n"
     "then reload the driver or reboot; in a container: docker run --cap-add SYS_ADMIN, or securityContext.capabilities.add\n"
-    "[SYS_ADMIN] in Kubernetes; or run it as root: sudo $(command -v perfwatch) ..."
+    "[SYS_ADMIN] in Kubernetes; or run it as root: sudo perfwatch ..."
 )
 
 

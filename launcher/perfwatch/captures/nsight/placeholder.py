@@ -28,7 +28,7 @@ END_SECONDS = 10.0  # what nsys may take to end its session once the placeholder
 def keep(folder: Path, command: list[str]) -> int:
     """Run nsys; its folder must outlive it, or it waits for ever for what it had there. Returns its exit code.
 
-    A session that never began leaves its folder to whoever waits for it: its last words lie there.
+    A session that never began leaves its folder to the process that waits for it: its last words lie there.
     """
     child = subprocess.Popen(command)
     over_since = None
@@ -45,7 +45,7 @@ def keep(folder: Path, command: list[str]) -> int:
 
 
 def _shut_down(command: list[str]) -> None:
-    """End nsys' agent, which is nobody's child; never the job, which that would do by default."""
+    """End nsys' agent, which is no child of ours; never the job, which that would do by default."""
     session = next(word for word in command if word.startswith("--session-new=")).partition("=")[2]
     try:
         subprocess.run(

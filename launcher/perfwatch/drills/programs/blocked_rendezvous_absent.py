@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def is_last() -> bool:
-    """Whether all the others whom torchrun has started are here already."""
+    """True if all the others whom torchrun has started are here already."""
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     return store.add("arrived", 1) == int(os.environ["WORLD_SIZE"])
 

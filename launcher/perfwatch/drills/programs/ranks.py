@@ -7,6 +7,7 @@ import fcntl
 import os
 import sys
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,8 @@ def share_cards(place, cards):
 def join(args):
     """Meet the other ranks over ``--backend``; give the device. With NCCL each rank has a card of its own, or shares one."""
     if args.backend == "gloo":
-        dist.init_process_group("gloo")
+        seconds = os.environ.get("PERFWATCH_DRILL_TIMEOUT")  # gloo's own, half an hour by default
+        dist.init_process_group("gloo", timeout=None if seconds is None else timedelta(seconds=float(seconds)))
         return torch.device("cpu")
     wait_for_turn()
     place, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()

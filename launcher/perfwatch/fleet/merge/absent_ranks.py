@@ -4,7 +4,7 @@ No process has looked at the ranks that are blamed, so they are blamed only if t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from perfwatch.fleet.merge.hosts import AS_OWNER, HostReport
@@ -12,9 +12,14 @@ from perfwatch.text import listed
 from perfwatch.triage.case import Case
 from perfwatch.triage.job import rank_ranges
 from perfwatch.triage.questions import STALLED, RankPlace, hang_between, hang_timeout
-from perfwatch.triage.rule import Rule
+from perfwatch.triage.rule import Facts, Rule
 from perfwatch.verdict import Abstention, Level, Missing, Outcome
 
+SEEN_NOWHERE = replace(STALLED, owner="node").line("""
+    rank {lost} was seen nowhere and {told}; rank {victims} waits for it in {awaited}
+    - not straggling_rank: no rank that is seen has moved; a look at the absent one would tell
+    - next: {advice}
+""")
 SHOWN = 8  # culprits
 NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
 LAST_WORDS = "look for the last words of the rank in the job's log"
@@ -67,18 +72,15 @@ class AbsentRanks:
         reasons = {report.host: report.reason or "no answer" for report in self.reports}
         return hang_between(
             case,
-            STALLED,
+            SEEN_NOWHERE,
             waiting,
-            f"rank {lost} was seen nowhere and {where.told}; rank {victims} waits for it in {waiting[0].awaited}",
-            owner="node",
             patience=hang_timeout(case),
             ceiling=where.ceiling,
             evidence=tuple(
                 case.saw("host", host, where.does, reasons[host], "answers, with its ranks") for host in where.hosts[:3]
             ),
             culprits=[RankPlace(rank, 0, "", host=where.host) for rank in islice(ranks, SHOWN)],
-            refuted={"straggling_rank": "no rank that is seen has moved; a look at the absent one would tell"},
-            advice=(where.next,),
+            **Facts(lost=lost, told=where.told, victims=victims, advice=where.next),
         )
 
     def _where(self, absent: int) -> _Where | None:

@@ -17,7 +17,7 @@ from perfwatch.triage.job import Member
 from perfwatch.triage.questions import cards_of, python_threads, stack_key, user_frame, waiting_threads
 from perfwatch_probes import readings as r
 
-# Readings about the machine and about nobody in particular: the host's own verdict speaks for them.
+# Readings about the machine and about no rank in particular: the host's own verdict speaks for them.
 OF_THE_MACHINE = (
     r.Host,
     r.Cgroup,
@@ -66,7 +66,7 @@ def compact(case: Case, most_bytes: int = MOST_BYTES) -> tuple[tuple[Record, ...
 
 
 def is_victim(case: Case, rank: Member) -> bool:
-    """Whether a rank waits for other ranks, maybe through its card, or goes on: its own processes explain nothing."""
+    """True if a rank waits for other ranks, maybe through its card, or goes on: its own processes explain nothing."""
     if not rank.alive:
         return False  # its last words count
     if case.progress[rank.pid].kind == "moving":
@@ -76,7 +76,7 @@ def is_victim(case: Case, rank: Member) -> bool:
 
 
 def numbered(case: Case) -> dict[int, int]:
-    """By pid, the rank of every rank; those that nobody numbered are counted from 0."""
+    """By pid, the rank of every rank; those that no launcher numbered are counted from 0."""
     return {rank.pid: index if rank.rank is None else rank.rank for index, rank in enumerate(case.job.ranks)}
 
 

@@ -34,12 +34,12 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unclear(self) -> bool:
-        """Whether ranks of the job may be there that nobody saw."""
+        """True if ranks of the job may be there that were not seen."""
         return self.hidden > 0 or self.state in ("failed", "garbled")
 
     @property
     def skewed(self) -> bool:
-        """Whether its clock differs by so much that somebody should know."""
+        """True if its clock differs by so much that the report says so."""
         return self.skew_seconds is not None and abs(self.skew_seconds) >= SHOWN_SKEW_SECONDS
 
 

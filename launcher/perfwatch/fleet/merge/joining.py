@@ -24,7 +24,7 @@ def own_members(reading: r.Communicator, base: int, members: Members) -> r.Commu
 
 
 def join(records: list[Record], members: Members) -> Iterator[Record]:
-    """The same records: whoever has the same two addresses the other way round is the peer, and each host's members are known.
+    """The same records: the process that has the same two addresses the other way round is the peer, and each host's members are known.
 
     Of one communicator one host's answers are kept, of those that tell of the most members: all hosts are told the same.
     """

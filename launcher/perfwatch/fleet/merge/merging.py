@@ -74,7 +74,7 @@ class Translation:
         return _NUMBER.sub(told, text)
 
     def command(self, text: str) -> str:
-        """A command that somebody may type, with the host to type it on."""
+        """A command for the user, with the host to type it on."""
         hosts = dict.fromkeys(host for one in _NUMBER.findall(text) if (host := self.host(int(one))))
         plain = _NUMBER.sub(lambda match: str(self.pid(int(match.group()))), text)
         return f"on {', '.join(hosts)}: {plain}" if hosts else plain

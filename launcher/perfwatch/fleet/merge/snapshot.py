@@ -1,6 +1,6 @@
 """What one host says of its part of a job: a compact session that many hosts send to the one that asks.
 
-A snapshot holds readings, not conclusions alone: whoever gathers the snapshots of all hosts runs the same triage over them as
+A snapshot holds readings, not conclusions alone: the process that gathers the snapshots of all hosts runs the same triage over them as
 if all ranks were on one machine (``perfwatch.fleet.merge.merging``, ``perfwatch.fleet.merge.job_wide``). What belongs to one machine
 and to no rank (its memory, CPUs, disks, limits, kernel log) stays there: the host's own verdict speaks for it.
 """

@@ -1,6 +1,7 @@
 """The passes of a step: many small kernels where few would do, what is computed twice, and too small pieces."""
 
 import re
+from collections import Counter
 from itertools import pairwise
 from math import prod
 
@@ -13,6 +14,9 @@ from perfwatch.traces.intervals import length, union, without
 from perfwatch.traces.torch_host import inside
 
 FEW_LAUNCHES = 200  # a step: a graph or a compiler has something to merge
+ONE_KERNEL = re.compile(r"batchnorm_|bn_[fb]w_")
+LEAST_TOKENS = 8  # one after the other: they are generated
+MOST_PADDING = 0.6  # of what a batch computes; less is usual where lengths are like each other
 
 
 def flash_attention(facts: Facts) -> Seen | None:
@@ -47,7 +51,13 @@ def attention_mask(facts: Facts) -> Seen | None:
     ]  # fmt: skip
     if not masked or not all(one.type in HALF for one in masked):
         return None
-    seconds = facts.steps.per_step(one for one in facts.steps.kernels if one.family == "attention")
+    masks = {one.sizes[3] for one in masked}  # the backward pass is given them as well
+    seconds = facts.steps.per_step(
+        one
+        for one in facts.steps.kernels
+        if one.family == "attention" and one.operation is not None
+        and any(size in masks for around in one.operation.outer() for size in around.sizes)
+    )  # fmt: skip
     if seconds < WORTH * facts.whole:
         return None
     shown = " x ".join(f"{one:,}" for one in masked[0].sizes[3])
@@ -68,7 +78,9 @@ def compile_(facts: Facts) -> Seen | None:
         f"{facts.share(seconds)} are {launched:,.0f} pointwise, normalisation and copy kernels a step, each by itself "
         f"({longest(facts.loops)})"
     )
-    least, most = facts.spread(seconds, 0.3, 0.7)
+    # cuDNN's batch normalisation is one kernel already.
+    whole = facts.steps.per_step(one for one in facts.loops if ONE_KERNEL.search(one.name))
+    least, most = 0.3 * (seconds - whole), 0.7 * seconds
     host = facts.host_of(launched)
     return Seen(
         told, Saved(card=least), Saved(card=most, host=0.4 * host), facts.steps.top_line(operations_of(facts.loops))
@@ -111,10 +123,10 @@ def vocabulary_loss(facts: Facts) -> Seen | None:
     ]  # fmt: skip
     if not wide:
         return None
-    size = wide[0].sizes[0]
+    size, losses = wide[0].sizes[0], set(wide)
     around = [
         one for one in facts.steps.operations
-        if one.kernels and one not in wide and any(prod(given) == prod(size) and given and given[-1] == size[-1] for given in one.sizes)
+        if one.kernels and one not in losses and any(prod(given) == prod(size) and given and given[-1] == size[-1] for given in one.sizes)
         and one.name in ("aten::copy_", "aten::fill_", "aten::mul", "aten::div", "aten::add")
     ]  # fmt: skip
     seconds = sum(one.device for one in [*wide, *around]) / SECOND / facts.steps.count
@@ -125,27 +137,98 @@ def vocabulary_loss(facts: Facts) -> Seen | None:
     return Seen(told, Saved(card=least), Saved(card=most), facts.steps.top_line(wide))
 
 
+def padding(facts: Facts) -> Seen | None:
+    """Sequences that are padded to the longest of their batch: a mask for each of them, the same for every query."""
+    masked = [one for one in facts.steps.operations if one.name == "aten::scaled_dot_product_attention" and _pads(one)]
+    if not masked:
+        return None
+    sizes = sorted({one.sizes[3] for one in masked}, key=lambda size: size[-1])
+    shown = " x ".join(f"{one:,}" for one in sizes[-1])
+    lengths = f", {sizes[0][-1]:,} to {sizes[-1][-1]:,} from batch to batch" if sizes[0][-1] < sizes[-1][-1] else ""
+    told = f"attention hides keys of each sequence under a mask of {shown}: sequences are padded to one length{lengths}"
+    seconds = facts.steps.per_step(
+        one for one in facts.steps.kernels if one.part in ("forward", "backward", "recomputation")
+    )
+    return Seen(
+        told, Saved(), Saved(card=MOST_PADDING * seconds), facts.steps.top_line(masked, lambda one: one.end - one.begin),
+        "how much of it is padding is not in the trace: count the tokens that are real",
+    )  # fmt: skip
+
+
+def _pads(operation: Operation) -> bool:
+    """True if a mask says which keys exist, for each sequence of the batch: all queries see the same."""
+    if len(operation.sizes) < 4 or len(operation.sizes[3]) != 4:
+        return False
+    batch, mask = operation.sizes[0][0] if operation.sizes[0] else 0, operation.sizes[3]
+    strides = operation.strides[3] if len(operation.strides) > 3 else ()
+    over = strides if len(strides) == 4 else (1, 1, 1, 1)
+    return 1 < batch == mask[0] and over[0] != 0 and (mask[2] == 1 or over[2] == 0)
+
+
+def _looked_up(facts: Facts) -> list[Operation]:
+    """Tokens of [batch, length] without a gradient, in their order."""
+    found = (
+        one for one in facts.steps.operations
+        if one.name == "aten::embedding" and len(one.sizes) > 1 and len(one.sizes[1]) == 2 and one.sequence is None
+    )  # fmt: skip
+    return sorted(found, key=lambda one: one.begin)
+
+
+def _spent(facts: Facts, runs: list[list[Operation]]) -> tuple[float, float]:
+    """Seconds a step of the card and of the host in runs of lookups."""
+    spans = union((run[0].begin, run[-1].end) for run in runs)
+    works = (one for one in facts.steps.kernels if one.launched is not None and inside(spans, one.launched))
+    host = length(without(spans, facts.steps.waiting)) / SECOND / facts.steps.count
+    return facts.steps.per_step(works), host
+
+
+def batched_generation(facts: Facts) -> Seen | None:
+    """Sequences that are generated token by token, one batch after the other, where one batch would do."""
+    runs: list[list[Operation]] = []
+    for one in _looked_up(facts):
+        if one.sizes[1][1] > 1:
+            runs.append([one])  # the prompt
+        elif runs and runs[-1][0].sizes[1][0] == one.sizes[1][0]:
+            runs[-1].append(one)
+    runs = [run for run in runs if len(run) >= LEAST_TOKENS]
+    alike = Counter(run[0].sizes[1] for run in runs)
+    if not alike:
+        return None
+    prompt, seen = alike.most_common(1)[0]
+    count = seen / facts.steps.count
+    if count < 2:
+        return None
+    card, host = _spent(facts, [run for run in runs if run[0].sizes[1] == prompt])
+    host *= facts.steps.host_scale
+    if max(card, host) < WORTH * facts.whole:
+        return None
+    tokens = max(len(run) for run in runs) - 1
+    told = (
+        f"{facts.share(max(card, host))} generates {count:,.0f} times {tokens:,} tokens for a prompt of {prompt[0]:,} x "
+        f"{prompt[1]:,}, one after the other"
+    )
+    fewer = 1 - 1 / count
+    # Reading the weights takes the same time for one sequence as for some dozens.
+    return Seen(
+        told, Saved(card=0.4 * fewer * card, host=0.75 * fewer * host),
+        Saved(card=fewer * card, host=fewer * host, rest=fewer * facts.budget.rest), facts.steps.line(runs[0][-1]),
+    )  # fmt: skip
+
+
 def kv_cache(facts: Facts) -> Seen | None:
     """Generation that computes the whole prefix for each token."""
     steps = facts.steps
-    lookups = [
-        one for one in steps.operations
-        if one.name == "aten::embedding" and len(one.sizes) > 1 and len(one.sizes[1]) == 2 and one.sequence is None
-    ]  # fmt: skip
     runs: list[list[Operation]] = []
-    for one in sorted(lookups, key=lambda item: item.begin):
+    for one in _looked_up(facts):
         last = runs[-1][-1] if runs else None
         if last is not None and one.sizes[1][0] == last.sizes[1][0] and one.sizes[1][1] == last.sizes[1][1] + 1:
             runs[-1].append(one)
         else:
             runs.append([one])
-    runs = [run for run in runs if len(run) >= 8]
+    runs = [run for run in runs if len(run) >= LEAST_TOKENS]
     if not runs:
         return None
-    spans = union((run[0].begin, run[-1].end) for run in runs)
-    works = [one for one in steps.kernels if one.launched is not None and inside(spans, one.launched)]
-    card = steps.per_step(works)
-    host = length(without(spans, steps.waiting)) / SECOND / steps.count
+    card, host = _spent(facts, runs)
     if max(card, host) < WORTH * facts.whole:
         return None
     lengths = runs[0][0].sizes[1][1], runs[0][-1].sizes[1][1]
@@ -192,7 +275,7 @@ def checkpointing(facts: Facts) -> Seen | None:
     return Seen(
         told,
         Saved(0.9 * seconds, 0.3 * host),
-        Saved(1.05 * seconds, host),
+        Saved(1.25 * seconds, host),
         steps.top_line(operations_of(again)),
         unsure,
     )

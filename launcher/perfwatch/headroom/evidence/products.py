@@ -5,8 +5,8 @@ from collections import Counter
 
 from perfwatch.headroom.facts import SEARCHED_KERNELS, WORTH, Facts, Seen, longest, operations_of, simt, towards
 from perfwatch.headroom.gain import Saved
-from perfwatch.headroom.roofs import HALF, flops_of, peak_tflops
-from perfwatch.headroom.step import GEMM_OPERATIONS, SECOND, Kernel, Operation
+from perfwatch.headroom.roofs import HALF, flops_of, matrices, peak_tflops
+from perfwatch.headroom.step import SECOND, Kernel, Operation
 from perfwatch.traces.intervals import length, union
 
 LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw", re.IGNORECASE)
@@ -16,6 +16,7 @@ LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw", re.IGNORECASE)
 REACHED, HARDLY_REACHED = 0.8, 0.4
 CONVOLUTIONS_REACH = 0.5  # of what matrix products do
 SHORTEST_SECONDS = 4e-6  # of a product, however small
+SHORTEST_SIDE = 256  # padding a shorter one to the next multiple of 64 may cost more than it brings
 
 
 def mixed_precision(facts: Facts) -> Seen | None:
@@ -30,7 +31,10 @@ def mixed_precision(facts: Facts) -> Seen | None:
     # Autocast also casts: every product's inputs once more, two launches each.
     casts = facts.host_of(2 * len(operations_of(products)) / 3 / steps.count)
     least = Saved(card=seconds - slow + attention * 0.5 - 0.1 * loops, host=-casts)
-    most = Saved(card=seconds - fast + attention * 0.93 + 0.5 * loops)
+    fused = steps.per_step(
+        facts.fused_loops
+    )  # their types are not in the trace: of what the products are given, at most
+    most = Saved(card=seconds - fast + attention * 0.93 + 0.5 * (loops + fused))
     outside = steps.per_step(one for one in products if simt(one))
     kind = "outside the tensor cores" if outside > seconds / 2 else "in TF32"
     told = f"{facts.share(seconds + attention)} are products in 32 bits, mostly {kind}"
@@ -95,9 +99,8 @@ def fp8(facts: Facts) -> Seen | None:
 
 
 def _large(operation: Operation) -> bool:
-    first = GEMM_OPERATIONS[operation.name]
-    sizes = operation.sizes[first : first + 2]
-    return len(sizes) == 2 and all(len(size) == 2 and min(size) >= 4096 for size in sizes)
+    factors = matrices(operation)
+    return len(factors) == 2 and all(len(size) == 2 and min(size) >= 4096 for size in factors)
 
 
 def _unknown_card(facts: Facts) -> str:
@@ -109,8 +112,8 @@ def matrix_sizes(facts: Facts) -> Seen | None:
     odd: list[Operation] = []
     even: list[Operation] = []
     for one in facts.steps.operations:
-        if one.name in GEMM_OPERATIONS and one.kernels and one.type in HALF and flops_of(one):
-            (odd if _odd(one) else even).append(one)
+        if one.kernels and one.type in HALF and matrices(one):
+            (odd if _odd_sides(one) else even).append(one)
     seconds = sum(one.device for one in odd) / SECOND / facts.steps.count
     if seconds < WORTH * facts.whole:
         return None
@@ -119,7 +122,7 @@ def matrix_sizes(facts: Facts) -> Seen | None:
     usual = sum(map(flops_of, large)) / (sum(one.device for one in large) / SECOND) / 1e12 if large else 0.0
     if usual < 1.15 * rate:
         return None
-    size = next(n for given in _matrices(odd[0]) for n in given[-2:] if n % 8)
+    size = _odd_sides(odd[0])[0]
     told = (
         f"{facts.share(seconds)} are products with a side of {size:,}, no multiple of 8, at {rate:,.0f} TFLOP/s; "
         f"the others reach {usual:,.0f}"
@@ -131,13 +134,9 @@ def matrix_sizes(facts: Facts) -> Seen | None:
     )
 
 
-def _matrices(operation: Operation) -> tuple[tuple[int, ...], ...]:
-    first = GEMM_OPERATIONS[operation.name]
-    return operation.sizes[first : first + 2]
-
-
-def _odd(operation: Operation) -> bool:
-    return any(n % 8 for size in _matrices(operation) for n in size[-2:])
+def _odd_sides(operation: Operation) -> list[int]:
+    """Sides that are no multiple of 8. A short one is left out: its product is slow because it is short."""
+    return [n for size in matrices(operation) for n in size[-2:] if n % 8 and n > SHORTEST_SIDE]
 
 
 def channels_last(facts: Facts) -> Seen | None:
@@ -162,7 +161,7 @@ def channels_last(facts: Facts) -> Seen | None:
 
 
 def _planar(operation: Operation) -> bool:
-    """Whether its images lie channel by channel."""
+    """True if its images lie channel by channel."""
     given = next((at for at, size in enumerate(operation.sizes) if len(size) == 4), None)
     if given is None or len(operation.strides) <= given or len(operation.strides[given]) != 4:
         return False
@@ -200,6 +199,6 @@ def cudnn_search(facts: Facts) -> Seen | None:
 
 
 def _fixed(facts: Facts, operations: list[Operation]) -> bool:
-    """Whether each shape comes as often as there are steps."""
+    """True if each shape comes as often as there are steps."""
     counts = Counter(one.sizes[:2] for one in operations)
     return all(count >= facts.steps.count for count in counts.values())

@@ -6,15 +6,15 @@ from math import prod
 
 from perfwatch.headroom.facts import GIB, WORTH, Facts, Seen, step_line, towards
 from perfwatch.headroom.gain import Budget, Saved
-from perfwatch.headroom.roofs import memory_gb_per_second
-from perfwatch.headroom.step import SECOND, Kernel, Operation
+from perfwatch.headroom.roofs import matrices, memory_gb_per_second
+from perfwatch.headroom.step import SECOND, Operation
 from perfwatch.traces.intervals import length, union
 from perfwatch.traces.torch_host import inside
 
-# Of torch.optim, those that update many tensors in one kernel when asked.
-TAKES_FUSED = re.compile(
-    r"^Optimizer\.step#(?:Adam|AdamW|SGD|Adagrad|RMSprop|NAdam|RAdam|Adamax|Adadelta|ASGD|Rprop)\."
-)
+# Of torch.optim, those that take fused=True, and those that take foreach=True alone.
+TAKES_FUSED = re.compile(r"^Optimizer\.step#(?:Adam|AdamW|SGD|Adagrad)\.")
+TAKES_FOREACH = re.compile(r"^Optimizer\.step#(?:RMSprop|NAdam|RAdam|Adamax|Adadelta|ASGD|Rprop)\.")
+LEAST_GRADIENT = 2**10  # bytes; a value that is read, such as the norm of all gradients, has 8
 IN_PLACE = re.compile(r"^aten::(?:mul|add|sub|lerp|copy|addcmul|addcdiv|div)_$")
 
 
@@ -22,22 +22,28 @@ def fused_optimizer(facts: Facts) -> Seen | None:
     """Parameters that are updated one by one."""
     steps = facts.steps
     kernels = [one for one in facts.optimizer_kernels if not one.host_copy]
-    together = [one for one in kernels if one.family == "optimizer" and "multi_tensor" in one.name.lower()]
-    takes = union(
-        (begin, end)
-        for thread in steps.threads.values()
-        for begin, end, name in thread.annotations
-        if TAKES_FUSED.match(name)
+    fusible, either = (
+        union(
+            (begin, end)
+            for thread in steps.threads.values()
+            for begin, end, name in thread.annotations
+            if any(one.match(name) for one in those)
+        )
+        for those in ((TAKES_FUSED,), (TAKES_FUSED, TAKES_FOREACH))
     )
-    loop = [
-        one for one in kernels if one.family != "optimizer" and one.launched is not None and inside(takes, one.launched)
+    together = [
+        one
+        for one in kernels
+        if one.family == "optimizer" and "multi_tensor" in one.name.lower() and inside(fusible, one.launched or -1.0)
     ]
-    least_card = most_card = least_host = most_host = 0.0
+    loop = [one for one in kernels if one.family != "optimizer" and inside(either, one.launched or -1.0)]
+    least_card = most_card = least_host = most_host = least_rest = most_rest = 0.0
     told = []
     if len(loop) / steps.count >= 50:
         seconds = steps.per_step(loop)
         least_card, most_card = facts.spread(seconds, 0.4, 0.9)
         least_host, most_host = facts.spread(facts.optimizer_host, 0.8, 1.3)
+        least_rest, most_rest = facts.spread(facts.gaps["launches in the optimizer"], 0.3, 1.0)
         told.append(
             f"the optimizer updates its parameters one by one: {len(loop) / steps.count:,.0f} kernels a step, "
             f"{facts.share(max(seconds, facts.optimizer_host))}"
@@ -45,7 +51,7 @@ def fused_optimizer(facts: Facts) -> Seen | None:
     elif together and not any("fused" in one.name.lower() for one in together):
         seconds = steps.per_step(together)
         least_card, most_card = facts.spread(seconds, 0.3, 0.75)
-        least_host, most_host = facts.spread(facts.optimizer_host, 0.3, 0.9)
+        most_host = 0.9 * facts.optimizer_host  # Python goes over the parameters in both
         told.append(f"the optimizer takes {facts.share(seconds)} in several passes over its state (foreach, not fused)")
     where, seconds, host = _looped(facts)
     if host or seconds:
@@ -54,7 +60,9 @@ def fused_optimizer(facts: Facts) -> Seen | None:
         told.append(f"{where} updates tensors one by one outside the optimizer ({facts.share(max(seconds, host))})")
     if not told or max(most_card, most_host) < WORTH * facts.whole:
         return None
-    return Seen("; ".join(told), Saved(least_card, least_host), Saved(most_card, most_host), where)
+    return Seen(
+        "; ".join(told), Saved(least_card, least_host, least_rest), Saved(most_card, most_host, most_rest), where
+    )
 
 
 def _looped(facts: Facts) -> tuple[str, float, float]:
@@ -95,6 +103,8 @@ def optimizer_on_cpu(facts: Facts) -> Seen | None:
         return None
     copies = [one for one in steps.kernels if one.host_copy]
     size = sum(one.moved_bytes for one in copies) / steps.count
+    if not any("DtoH" in one.name and one.moved_bytes >= LEAST_GRADIENT for one in copies):
+        return None  # what it computes there are its own counters
     told = f"the optimizer computes on the host for {facts.share(seconds)}, and {size / GIB:.2f} GiB a step cross to and from it"
     floor = steps.computing_seconds
     least, most = 0.85 * (facts.whole - floor), facts.whole - floor
@@ -111,12 +121,24 @@ def sparse_gradients(facts: Facts) -> Seen | None:
         if one.name in ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
     ]
     rows = [(one, _rows(one)) for one in dense]
-    waste = [(one, *pair) for one, pair in rows if pair is not None and pair[0] > 4 * pair[1]]
+    # The output layer of a language model is often the same tensor, and its gradient is dense.
+    tied = {tuple(sorted(size[-2:])) for one in steps.operations for size in matrices(one)}
+    waste = [
+        (one, *pair)
+        for one, pair in rows
+        if pair is not None and pair[0] > 4 * pair[1] and tuple(sorted((pair[0], pair[2]))) not in tied
+    ]
     if not waste:
         return None
     size = sum(count * width * 4 for _, count, _, width in waste) / steps.count
     bandwidth = (memory_gb_per_second(steps.card) or 2000.0) * 1e9
-    fills = steps.per_step(kernel for one, *_ in waste for kernel in _below(facts, one))
+    wasteful = {one for one, *_ in waste}
+    fills = steps.per_step(
+        kernel
+        for one in steps.operations
+        if one.kernels and any(around in wasteful for around in one.outer())
+        for kernel in one.kernels
+    )
     optimizer = steps.per_step(facts.optimizer_kernels)
     floor = size / bandwidth
     if fills + optimizer < WORTH * facts.whole or 7 * floor < WORTH * facts.whole:
@@ -138,12 +160,3 @@ def _rows(operation: Operation) -> tuple[int, int, int] | None:
         return None
     keys = max((prod(size) for size in operation.sizes if size and size != wide), default=prod(wide[:-1]))
     return max(counts), keys, wide[-1]
-
-
-def _below(facts: Facts, operation: Operation) -> list[Kernel]:
-    return [
-        kernel
-        for one in facts.steps.operations
-        if one.thread == operation.thread and operation.begin <= one.begin and one.end <= operation.end
-        for kernel in one.kernels
-    ]

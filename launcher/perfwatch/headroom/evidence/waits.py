@@ -12,6 +12,10 @@ from perfwatch.text import duration
 from perfwatch.traces.intervals import length, union, without
 from perfwatch.traces.torch_host import inside
 
+# What torch itself notes of them: the mark of a wrapper that the change is for.
+DDP = ("DistributedDataParallel.", "torch::distributed::reducer", "torch.distributed.ddp.reducer")
+FSDP = ("FullyShardedDataParallel.", "FSDP::")
+
 
 def synchronising_reads(facts: Facts) -> Seen | None:
     """Values that the host reads off the card within a step."""
@@ -97,8 +101,9 @@ def _made_on_host(facts: Facts, copies: list[Kernel]) -> float:
 
 
 def _launches_inside(facts: Facts, operation: Operation) -> bool:
-    calls = facts.steps.threads[operation.thread].calls
-    return any(begin >= operation.begin and end <= operation.end for begin, end, _ in calls)
+    calls = facts.steps.threads[operation.thread].calls_by_begin
+    at = bisect.bisect_left(calls, (operation.begin,))
+    return at < len(calls) and calls[at][1] <= operation.end
 
 
 def data_loading(facts: Facts) -> Seen | None:
@@ -126,7 +131,9 @@ def allocator(facts: Facts) -> Seen | None:
         (begin, end)
         for thread in steps.threads.values()
         for begin, end, name in thread.calls
-        if name.startswith(("cudaMalloc", "cudaFree", "cuMemCreate", "cuMemUnmap", "cuMemMap"))
+        if name.startswith(
+            ("cudaMalloc", "cudaFree")
+        )  # segments that expand already are mapped by cuMemMap and its like
         and "Host" not in name
         and "Async" not in name
     ]
@@ -147,7 +154,7 @@ def no_sync(facts: Facts) -> Seen | None:
         for one in steps.kernels
         if one.family == "collective" and one.part in ("backward", "other") and "llGather" not in one.name
     ]
-    if passes < 2 or len(sums) < passes * steps.count:
+    if passes < 2 or len(sums) < passes * steps.count or not steps.runs((*DDP, *FSDP)):
         return None
     exchanging = _passes_with(facts, sums)
     if exchanging < 2:
@@ -173,15 +180,10 @@ def no_sync(facts: Facts) -> Seen | None:
 
 def _passes_with(facts: Facts, collectives: list[Kernel]) -> float:
     """Backward passes a step in which a collective was launched."""
-    passes: list[list[float]] = []
-    forward = sorted(o.begin for o in facts.steps.operations if not o.engine and o.sequence is not None and o.kernels)
-    for begin, end in facts.steps.backward:
-        between = passes and bisect.bisect_right(forward, begin) > bisect.bisect_right(forward, passes[-1][1])
-        if passes and not between:
-            passes[-1][1] = end
-        else:
-            passes.append([begin, end])
-    with_one = sum(any(begin <= (one.launched or -1) <= end for one in collectives) for begin, end in passes)
+    launches = sorted(one.launched for one in collectives if one.launched is not None)
+    with_one = sum(
+        bisect.bisect_left(launches, begin) < bisect.bisect_right(launches, end) for begin, end in facts.steps.passes
+    )
     return with_one / facts.steps.count
 
 
@@ -195,7 +197,7 @@ def bucket_size(facts: Facts) -> Seen | None:
     ]
     spans = union((one.begin, one.end) for one in sums)
     exposed = steps.exposed_seconds(sums)
-    if exposed < 0.03 * facts.whole or not any(o.name.startswith("aten::") and o.engine for o in steps.operations):
+    if exposed < 0.03 * facts.whole or not steps.runs(DDP):  # tensor parallelism sums in the backward pass as well
         return None
     buckets = len(sums) / max(1.0, steps.backwards_in_step) / steps.count
     few = buckets <= 3
@@ -231,7 +233,7 @@ def fsdp_prefetch(facts: Facts) -> Seen | None:
     exposed = steps.exposed_seconds(gathers)
     again = union((one.begin, one.end) for one in gathers if one.part == "backward")
     second = length(without(again, steps.computing)) / SECOND / steps.count
-    if exposed < 0.03 * facts.whole or not again:
+    if exposed < 0.03 * facts.whole or not again or not steps.runs(FSDP):
         return None
     told = f"{facts.share(exposed)} only gathers parameters, {facts.share(second)} of it a second time, for the backward pass"
     return Seen(told, Saved(card=0.2 * exposed), Saved(card=0.9 * exposed))

@@ -7,26 +7,26 @@ be lost to any cause.
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from perfwatch.triage.cards.gpu import FEW_SECONDS, Regime, baseline, regimes, spins_on, unseen
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of, shared, unused
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import once
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.progress import trains
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.rule import Line
 from perfwatch.triage.shares.budget import WRITING, Bin, Budget, bin_of, spent, trained_for
 from perfwatch.triage.shares.own_work import own_python, own_work
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import MEDIUM, NOTABLE
-from perfwatch.triage.slowness import WINDOW_SECONDS, Line, Phase, Saw, certainty
+from perfwatch.triage.shares.thresholds import NOTABLE
+from perfwatch.triage.slowness import WINDOW_SECONDS, Phase, certainty, slow
 from perfwatch.triage.waits.devices import engine_share, in_sync
 from perfwatch.triage.words import code
 from perfwatch.triage.words.frames import tags
-from perfwatch.verdict import Culprit, Evidence, Finding
+from perfwatch.verdict import Culprit, Evidence, Finding, Level
 from perfwatch_probes import readings as r
 
-UNITS_UNSEEN = MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
+UNITS_UNSEEN = Level.MEDIUM  # of a healthy run: utilisation is as high where the card waits, or does the wrong thing
 READ_BACK = frozenset({"item", "cpu", "synchronize"})  # what torch alone has; numpy has ``unique`` and ``tolist``
 
 
@@ -47,15 +47,12 @@ class Accelerated:
     @property
     def ceiling(self) -> float:
         """The most that can be said with what is seen of the card."""
-        return 1.0 if self.certain and self.card.source == "gpm" else MEDIUM
+        return 1.0 if self.certain and self.card.source == "gpm" else Level.MEDIUM
 
 
+@once
 def accelerated(case: Case) -> list[Accelerated]:
     """Every rank that makes steps with a card that was sampled for long enough, and computes on it as far as is known."""
-    return case.history.once("accelerated", lambda: _accelerated(case))
-
-
-def _accelerated(case: Case) -> list[Accelerated]:
     found = []
     for rank in case.ranks:
         now = case.progress[rank.pid]
@@ -122,11 +119,6 @@ def inferred(case: Case, pid: int) -> Evidence:
 UNITS = "{shown}"
 
 
-def units(claim: str, expected: str) -> Saw:
-    """What the card's units show; what they showed earlier in this run is expected, or else this."""
-    return Saw("{card.source}", claim, UNITS, expected, of="{name}")
-
-
 def slow_on_gpu(
     case: Case,
     line: Line,
@@ -144,14 +136,12 @@ def slow_on_gpu(
     unlisted = not case.history.of(r.GpuProcess, one.card.uuid)
     more = more if one.certain else (*more, inferred(case, one.rank.pid))
     culprit = Culprit(pid=one.rank.pid, rank=one.rank.rank, frame=frame, gpu=index_of(case.history, one.card.uuid))
-    sure = round(min(one.ceiling, MEDIUM if unlisted else 1.0, confidence or certainty(lost)), 2)
+    sure = min(one.ceiling, Level.MEDIUM if unlisted else 1.0, confidence or certainty(lost))
     before = baseline(case.history, one.card.uuid, WINDOW_SECONDS)
     known = {"card": one.card, "name": name_of(case.history, one.card.uuid), "seen": one.profile, "at": frame}
     saw = (each._replace(expected=before or each.expected) if each.observed == UNITS else each for each in line.saw)
-    found = replace(line, saw=tuple(saw)).finding(
-        case, (culprit,), sure, more=more, **{**known, "shown": one.card.shown(), "lost": lost, **facts}
-    )
-    return msgspec.structs.replace(found, state="slow", lost_share=round(lost if explains is None else explains, 3))
+    facts = {**known, "shown": one.card.shown(), "culprits": (culprit,), "confidence": sure, "more": more, **facts}
+    return slow(case, replace(line, saw=tuple(saw)), one.rank, lost, explains=explains, **facts)
 
 
 def drives_a_card(case: Case, phase: Phase) -> bool:

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from perfwatch.triage.cards.whose import cards_of, mean, shared
-from perfwatch.triage.history import History, R, Seen, median
+from perfwatch.triage.history import History, R, Seen, median, once
 from perfwatch.triage.moving.motion import LULLS
-from perfwatch.triage.shares.thresholds import LOST_SHARE, NOW_SECONDS
+from perfwatch.triage.shares.thresholds import FEW_TIMES, LOST_SHARE, NEARLY_ALL, NOW_SECONDS
 from perfwatch_probes import readings as r
 
 # A kernel is resident. Measured on H200 unless stated otherwise.
@@ -43,7 +43,6 @@ ACTIVE = 0.5  # of the multiprocessors; a decoder that fills the card keeps 0.8 
 FEW_SAMPLES_OF_A_CARD, FEW_SECONDS = 5, 3.0
 FEW_LOOKS, ENOUGH_SECONDS = 3, 2.0  # at the least, or covered by them where they are long
 STALE_INTERVALS = 2.0  # of its own: many slow cards are read less often
-MOST_LOOKS = 0.9  # of the time, for a window to be of one kind
 # Utilisation is of up to a second before it is read: a card that works and rests in turns may be sampled in its rests alone.
 AROUND_SECONDS = 3.0
 # Of the limit. Measured of 700 W: an empty context or a kernel that spins draws 0.19, training 0.8 and more.
@@ -51,7 +50,9 @@ AT_WORK_POWER = 0.3
 
 # No data moves
 FLAT = 0.0005  # measured 0.00000 of the memory's bandwidth in a stalled all_reduce and in a kernel that spins
-FLAT_TENSOR = 0.005
+UNUSED = (
+    0.005  # of what a unit (tensor cores, memory, FP32) can do at most: at or below it nothing is computed or moved
+)
 # What blocks that wait for each other ask atomically is counted for the tensor cores too: two thirds of what is counted for the
 # integers. Measured 0.0020 and 0.0029; 0.0102 and 0.0153 with all multiprocessors full of warps, with 0.00000 of the bandwidth
 # and no floating point. A product needs its operands from memory.
@@ -73,11 +74,8 @@ MEMORY_IN_USE = 0.01  # of the time; NVML counts in whole percent
 # A send that waits for its peer read 250 and, on another host, 1,530, a collective of two processes on one card 1,590 (with 0.00005
 # of the memory's bandwidth for changing between them), of which nothing came to the card's own memory. A kernel that works on what
 # lies in host memory stores nothing either, and reads ten times as much.
-POLLING_SM, POLLING_UNITS, POLLING_MIB_PER_SECOND = 0.3, 0.005, 300.0
+POLLING_SM, POLLING_MIB_PER_SECOND = 0.3, 300.0
 UNSTORED_MIB_PER_SECOND = 6000.0  # of which nothing is stored: NOT_STORED
-
-# The host's losses cost nothing. Of less than 0.15 of the time no cause is reported; waiting in a collective keeps 0.01 to 0.26
-# of the multiprocessors active.
 
 # Kernels
 UNBROKEN = 0.9999  # of the time; between two kernels there are some microseconds, and one that never ends reads 1.0
@@ -86,14 +84,11 @@ SIGHTING_SECONDS = 1.0
 # A process that begins to use another card of the host halts this one's kernel for 0.7 ms, and stirs its link (measured on two H100).
 # The processes of a card are listed once a second.
 LISTED_SECONDS = 1.5
-FEW_HALTS = 3  # where processes come and go all the time, each end of a kernel might be taken for a halt
 LONGER = 2.0  # times the longest pause between two pieces of work: the card is then not known to be given any more
-
-WORKING_DRAM = 0.005  # a kernel that spins moves nothing
-
 
 WARPS_OF_AN_SM = 64.0  # of compute capability 8.0 and 9.0 (CUDA's programming guide, table of technical specifications)
 FEWEST_WARPS = 2.5  # of a block of NCCL's: measured 3, 17 and 19 on H200; of endless kernels 1, 2, 4 to 64
+SAME_FOOTPRINT = 0.02  # of the multiprocessors: ranks inside one collective are as alike (measured 0.182 and 0.182)
 MOST_SMS = 0.5  # NCCL starts 64 blocks at most (MAXCHANNELS in its device.h), of 132 that an H200 has room for
 
 
@@ -148,7 +143,7 @@ class Regime:
             (self.graphics or 0.0) >= RESIDENT
             and self.sm_active is not None
             and self.sm_active <= POLLING_SM
-            and self.units <= POLLING_UNITS
+            and self.units <= UNUSED
             and (self.nvlink_mib_per_second or 0.0) <= FLAT_MIB_PER_SECOND
             and (self.pcie_mib_per_second or 0.0) <= (UNSTORED_MIB_PER_SECOND if unstored else POLLING_MIB_PER_SECOND)
         )
@@ -182,6 +177,12 @@ def _said(*parts: tuple[str, float | None]) -> str:
     return ", ".join(text.format(value) for text, value in parts if value is not None)
 
 
+def stands_out(card: Regime, cards: Sequence[Regime]) -> bool:
+    """True if a card differs from the one in the middle of all of them."""
+    levels = sorted(one.sm_active or 0.0 for one in cards)
+    return abs((card.sm_active or 0.0) - levels[len(levels) // 2]) > SAME_FOOTPRINT
+
+
 @dataclass(frozen=True)
 class Kernels:
     """How long the kernels of a card take.
@@ -204,9 +205,22 @@ class Kernels:
 # The state of a card
 
 
+@once
 def regime(history: History, uuid: str, seconds: float = NOW_SECONDS) -> Regime:
     """What a card did over the last ``seconds``."""
-    return history.once(("regime", uuid, seconds), lambda: _regime(history, uuid, seconds))
+    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
+    looks = activities(history, uuid, seconds)
+    looks = _fresh(history, looks, looks[-1].reading.interval_seconds if looks else 0.0)
+    if _enough([one.reading for one in looks]):
+        kinds = [(one.at, _kind_of(one.reading)) for one in looks]
+        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], "gpm")
+    elif len(samples) >= FEW_LOOKS:
+        kinds = [(one.at, _rough_kind(history, one.reading)) for one in samples]
+        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], "nvml")
+        found = replace(found, computes=not all(_draws_little(history, one.reading) for one in samples))
+    else:
+        return Regime(uuid)
+    return _with_shares(found, looks, samples)
 
 
 def regimes(history: History, pid: int, seconds: float = NOW_SECONDS) -> tuple[Regime, ...]:
@@ -242,22 +256,6 @@ def unseen(history: History, pid: int) -> bool:
 def spins_on(history: History, uuid: str) -> bool:
     """True if the newest kernel moves nothing and has lasted longer than any before it: it may never end."""
     return regime(history, uuid, SIGHTING_SECONDS).kind == "spin" and not kernels(history, uuid).go_on
-
-
-def _regime(history: History, uuid: str, seconds: float) -> Regime:
-    samples = _fresh(history, history.series(r.GpuSample, uuid, seconds=seconds), 0.0)
-    looks = activities(history, uuid, seconds)
-    looks = _fresh(history, looks, looks[-1].reading.interval_seconds if looks else 0.0)
-    if _enough([one.reading for one in looks]):
-        kinds = [(one.at, _kind_of(one.reading)) for one in looks]
-        found = _classed(uuid, kinds, [one.reading.graphics for one in looks], "gpm")
-    elif len(samples) >= FEW_LOOKS:
-        kinds = [(one.at, _rough_kind(history, one.reading)) for one in samples]
-        found = _classed(uuid, kinds, [one.reading.utilisation for one in samples], "nvml")
-        found = replace(found, computes=not all(_draws_little(history, one.reading) for one in samples))
-    else:
-        return Regime(uuid)
-    return _with_shares(found, looks, samples)
 
 
 def _enough(looks: Sequence[r.GpuActivity]) -> bool:
@@ -307,9 +305,9 @@ def _classed(uuid: str, looks: list[tuple[float, str]], shares: list[float | Non
     if resident is None:
         return Regime(uuid)
     kind = "work" if resident >= BUSY else "wait"
-    if spinning >= MOST_LOOKS and kinds[-1] == "spin":
+    if spinning >= NEARLY_ALL and kinds[-1] == "spin":
         kind = "spin"
-    elif idle >= MOST_LOOKS or resident <= IDLE:
+    elif idle >= NEARLY_ALL or resident <= IDLE:
         kind = "idle"
     pauses = sum(kind == "idle" for kind, _ in groupby(kinds))
     full = mean(share for share, kind in zip(shares, kinds, strict=True) if kind != "idle")
@@ -371,7 +369,7 @@ def flat(look: r.GpuActivity) -> bool:
     return (
         look.dram is not None
         and look.dram <= FLAT
-        and ((look.tensor or 0.0) <= FLAT_TENSOR or _asks_only(look))
+        and ((look.tensor or 0.0) <= UNUSED or _asks_only(look))
         and all(rate is None or rate <= FLAT_MIB_PER_SECOND for rate in links)
     )
 
@@ -439,12 +437,9 @@ def _around(series: list[Seen[R]], look: Seen[r.GpuActivity]) -> list[R]:
 # How long kernels take
 
 
+@once
 def kernels(history: History, uuid: str) -> Kernels:
     """From everything that was seen of a card."""
-    return history.once(("kernels", uuid), lambda: _kernels(history, uuid))
-
-
-def _kernels(history: History, uuid: str) -> Kernels:
     looks = activities(history, uuid)
     if not looks:
         return _roughly(history, uuid)
@@ -452,7 +447,9 @@ def _kernels(history: History, uuid: str) -> Kernels:
     firsts = (history.series(r.GpuProcess, *key)[0].at for key in history.entities(r.GpuProcess) if key[0] != uuid)
     halts = [at for at in firsts if at > looks[0].at]
     halted = {one.at for one in looks if any(0.0 <= at - _start(one) < LISTED_SECONDS for at in halts)}
-    if len(halts) <= FEW_HALTS:
+    if (
+        len(halts) <= FEW_TIMES
+    ):  # where processes come and go all the time, each end of a kernel might be taken for a halt
         looks = [one for one in looks if _unbroken(one.reading) or one.at not in halted]
     if not looks:
         return Kernels(0, 0.0, 0.0, usual_known=False)
@@ -498,15 +495,12 @@ def _unbroken(look: r.GpuActivity) -> bool:
 # What it did earlier in this run
 
 
+@once
 def baseline(history: History, uuid: str, seconds: float) -> str:
     """What the card did at work until ``seconds`` ago, in words: "low" is relative to that, not to a number in a book."""
-    return history.once(("baseline", uuid, seconds), lambda: _baseline(history, uuid, seconds))
-
-
-def _baseline(history: History, uuid: str, seconds: float) -> str:
     until = history.at - seconds
     looks = [one.reading for one in activities(history, uuid) if one.at < until]
-    at_work = [a for a in looks if (a.graphics or 0.0) >= IN_USE and (a.dram or 0.0) >= WORKING_DRAM]
+    at_work = [a for a in looks if (a.graphics or 0.0) >= IN_USE and (a.dram or 0.0) >= UNUSED]
     samples = [one.reading for one in history.series(r.GpuSample, uuid) if one.at < until]
     in_use = [one for one in samples if (one.utilisation or 0.0) >= IN_USE]
     watts = [one.power_watts for one in in_use if one.power_watts is not None and not _draws_little(history, one)]

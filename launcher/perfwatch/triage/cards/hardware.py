@@ -16,10 +16,10 @@ import bisect
 import re
 from itertools import pairwise
 
-from perfwatch.triage.cards.gpu import FEW_SAMPLES_OF_A_CARD, IN_USE, Regime, activities
+from perfwatch.triage.cards.gpu import FEW_SAMPLES_OF_A_CARD, IN_USE, UNUSED, Regime, activities
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, quantile
+from perfwatch.triage.history import History, once, quantile
 from perfwatch.triage.moving.progress import WARM_UP_STEPS
 from perfwatch.triage.shares.budget import trained_for
 from perfwatch.triage.shares.thresholds import LATELY_SECONDS, MINUTE_SECONDS, MOSTLY, SEVERAL_TIMES
@@ -97,7 +97,6 @@ GB_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563, 7: 15.12
 REASONS = {0x08: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
 STRETCH_SECONDS, STRETCH_STEPS = 1.0, 10  # at least, of each stretch of steps
 WARM_UP_SECONDS = 2.0  # after the first step: the next ones still allocate, compile and tune
-UNUSED_TENSOR = 0.005  # of the peak: then the rate says nothing
 FLOPS_PER_PARAMETER = 6.0  # per token: 2 in the forward pass, 4 in the backward pass (Kaplan et al. 2020)
 FLOPS_OF_ATTENTION = 12.0  # per token, layer, hidden unit and position (PaLM, appendix B)
 # Counted as one step each: what a GAN's two optimizers do, or one optimizer for each layer (fused into the backward pass).
@@ -199,12 +198,9 @@ def traffic_mib_per_second(history: History, card: Regime) -> float | None:
     return max((rate / 2**20 for rate in rates if rate is not None), default=None)
 
 
+@once
 def efficiency(case: Case) -> Efficiency:
     """The figures of every card of the job that can be given, and of the model where it is known."""
-    return case.history.once("efficiency", lambda: _efficiency(case))
-
-
-def _efficiency(case: Case) -> Efficiency:
     cards: dict[str, CardFigures] = {}
     for rank in case.ranks:
         warm = trained_for(case, rank) - WARM_UP_SECONDS
@@ -389,7 +385,7 @@ def headline(figures: Efficiency, case: Case) -> str:
     """The figures of the first card, as the end of a sentence; empty where there are none."""
     for card in figures.cards[:1]:
         if card.tensor_tflops is not None and card.hfu_at_boost is not None:
-            if card.hfu_at_boost.p95 < UNUSED_TENSOR:
+            if card.hfu_at_boost.p95 < UNUSED:
                 return "its tensor cores are not used"
             # TF32 does half as many: which of the two it is cannot be seen.
             rate = f"{card.tensor_tflops.p50:,.0f} TFLOP/s if 16-bit"

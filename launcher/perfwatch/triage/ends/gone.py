@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfwatch.failures import NAMES, named
-from perfwatch.recording.recording import TERMINATES
+from perfwatch.actions import retry_of
+from perfwatch.failures import ECHO, GENERAL, NAMES, ORIGIN, TORN, named
+from perfwatch.recording.recording import TERMINATES, Event
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History, Seen
-from perfwatch.triage.ranks.groups import GroupKey, Seat, Standing, recorded_standing
+from perfwatch.triage.ranks.groups import FEW, GroupKey, Seat, Standing, recorded_standing
 from perfwatch.triage.roles.job import TICKS_PER_SECOND, Member, restarts_before
 from perfwatch.triage.roles.placement import launches
 from perfwatch.triage.words.frames import is_user, show
-from perfwatch.verdict import Finding
+from perfwatch.verdict import Finding, Verdict
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
 
@@ -37,7 +38,6 @@ FOLLOWS_SECONDS = 10.0  # until a process that waits for a failed one fails too:
 HEARS_SECONDS = 60.0  # in which a program that was asked to end has saved what it wants, and leaves
 SHELL_ADDS = 128  # to the number of the signal that ended its child: the exit code of a shell
 ABORTS_SECONDS = 60.0  # from the dump to the end; torch waits 15 s for all dumps by default
-MOST_NAMED = 4
 LAST_LINES = 40  # of a traceback
 SHORT_LIFE_SECONDS = 600.0  # mean life of a generation: a run that fails once a day is no loop
 OUTLIVED = 2.0  # a generation that lives so many times longer than those before it has broken the loop
@@ -53,7 +53,8 @@ def ending(case: Case) -> r.ProcessEnded | None:
     ranks = case.job.ranks
     if not ranks and not any(member.alive for member in members.values()):
         return next((members[pid].ended for pid in case.session.root_pids if pid in members), None)
-    if not ranks or any(rank.alive or _returns(case, rank) for rank in ranks) or _may_start_another(case):
+    left = any(rank.alive or _returns(case, rank) for rank in ranks) and not _gave_up(case)
+    if not ranks or left or _may_start_another(case):
         return None
     ends = (case.history.latest(r.ProcessEnded, *key) for key in case.history.entities(r.ProcessEnded))
     tops = [one.reading for one in ends if one is not None and one.reading.pid in case.session.root_pids]
@@ -64,6 +65,14 @@ def ending(case: Case) -> r.ProcessEnded | None:
         return first
     known = [one for one in (*tops, *of_ranks) if one.exit_code is not None or one.signal]
     return next(iter((*known, *of_ranks)), None)
+
+
+def _gave_up(case: Case) -> bool:
+    """True if the job's top process and a rank have failed, whatever other rank is left behind: nothing starts it again."""
+    tops = [case.job.members.get(pid) for pid in case.session.root_pids]
+    ended = [top.ended if top is not None else None for top in tops]
+    failed = [one is not None and bool(one.exit_code or one.signal) for one in ended]
+    return bool(failed) and all(failed) and any(rank.ended and rank.ended.exit_code != 0 for rank in case.job.ranks)
 
 
 def _got_over(case: Case) -> set[int]:
@@ -118,8 +127,10 @@ def how_it_ended(history: History, pid: int) -> str:
 def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
     """True if an error only followed: another rank was gone by then, killed outright or with a bad code, and raised nothing.
 
-    A launcher that ends the others after an error asks them first (SIGTERM).
+    A launcher that ends the others after an error asks them first (SIGTERM); one that reports the end of a rank has no error of its own.
     """
+    if _reports(case, words) and end.signal:
+        return True
     if end.signal in ASKED or not (end.signal or end.exit_code) or words.pid == end.pid:
         return False
     kept = case.history.every(r.Traceback)
@@ -134,6 +145,13 @@ def failed_first(case: Case, end: r.ProcessEnded, words: r.Traceback) -> bool:
     # Where nobody looked for longer (a host that is busy), an error and an end that one look found tell their order by the words.
     found = next((one.at for one in kept if one.reading == words), 0.0)
     return bool(end.signal) and lost_a_peer(words) and ended_at(case, end) <= found
+
+
+def _reports(case: Case, words: r.Traceback) -> bool:
+    """True if a launcher only says that what it had started has failed."""
+    raiser, failure = case.job.members.get(words.pid), named(last_words(words))
+    launched = raiser is not None and raiser.role == "launcher"
+    return launched and failure is not None and failure.cause == "crashed" and failure.weight == ECHO
 
 
 def lost_a_peer(words: r.Traceback) -> bool:
@@ -280,19 +298,50 @@ def _of_the_end(case: Case, rank: Member, dump: Seen[r.RecordedGroup]) -> bool:
 
 
 def _listed(seats: tuple[Seat, ...]) -> str:
-    more = f" and {len(seats) - MOST_NAMED} more" if len(seats) > MOST_NAMED else ""
-    return ", ".join(seat.name for seat in seats[:MOST_NAMED]) + more
+    more = f" and {len(seats) - FEW} more" if len(seats) > FEW else ""
+    return ", ".join(seat.name for seat in seats[:FEW]) + more
 
 
 def called(case: Case, finding: Finding) -> Finding:
     """The same finding with its sub-cause, if the words or the evidence name one of that very cause."""
     words = traceback_of(case)
     texts = [] if words is None else [last_words(words), *reversed(words.text.splitlines()[-LAST_LINES:])]
-    failures = (named(text.strip()) for text in (*texts, *(one.observed for one in finding.evidence)))
-    failure = next((one for one in failures if one and one.cause == finding.cause and not one.hint), None)
+    texts = [text.strip() for text in (*texts, *(one.observed for one in finding.evidence))]
+    found = [(text, one) for text in texts if (one := named(text)) and one.cause == finding.cause and not one.hint]
+    telling = [one for text, one in found if not TORN.search(text) and one.name not in GENERAL]
+    failures = [one for text, one in found if not (telling and TORN.search(text))]
+    failure = next(iter(failures), None)
+    if failure is not None and failure.weight != ORIGIN:  # an exception that led to this one may say why
+        failure = next((one for one in failures if one.weight == ORIGIN and one.name not in GENERAL), failure)
+    if failure is not None and failure.name == "dead_data_worker" and _worker_failed(case):
+        failure = NAMES["crashed_data_worker"]
     if failure is None and finding.cause == "out_of_memory" and any(e.witness == "cgroup" for e in finding.evidence):
         failure = NAMES["cgroup_out_of_memory"]
-    return finding if failure is None else msgspec.structs.replace(finding, sub_cause=failure.name, retry=failure.retry)
+    if failure is None:
+        return finding
+    hung = hung_before(case) if finding.cause == "killed" else None
+    return msgspec.structs.replace(
+        finding, sub_cause=failure.name, retry=failure.retry if hung is None else retry_of(hung)
+    )
+
+
+def hung_before(case: Case) -> Verdict | None:
+    """What was told of a run that hung until it was ended for that: by its user, a scheduler or a watchdog; None of another."""
+    told = [one for one in case.events if one.kind in ("verdict", "retraction") and not _tells_the_end(one)]
+    last = told[-1].verdict if told and told[-1].kind == "verdict" else None
+    return (
+        last if last is not None and last.state == "hung" and ended_by(case) in (*FOLLOWING, signal.SIGKILL) else None
+    )
+
+
+def _tells_the_end(event: Event) -> bool:
+    return event.verdict is not None and event.verdict.state == "gone"
+
+
+def _worker_failed(case: Case) -> bool:
+    """True if the kernel says of a DataLoader worker that a signal ended it which is no request and not SIGKILL."""
+    ends = (one.ended.signal for one in case.job.members.values() if one.role == "worker" and one.ended is not None)
+    return any(number not in (*ASKED, signal.SIGKILL) for number in ends if number)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What waits for what, and which task could still release it.
 
-``model`` has the graph and its solver, ``claims`` says for each kind of resource which tasks can release it, ``from_case`` builds the
-graph of a case, and ``decide`` turns what can become of a wait and its silence into a state. Numbers stand in ``thresholds``.
+``model`` has the graph and its solver, ``claims`` says for each kind of resource which tasks can release it (``collectives`` for calls
+between ranks), and ``decide`` builds the graph of a case and turns what can become of a wait and its silence into a
+state. Numbers stand in ``thresholds``.
 
 A wait is SETTLED if no task that could release it will. This holds only if every possible releaser is seen (*complete*):
 
@@ -48,11 +49,13 @@ TIMER          itself, at its deadline                              yes
 TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================
 
-A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims.threads``): the hang timeout for
+A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims``): the hang timeout for
 a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and moves no data, and that
 only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.
 
+A card on which other jobs compute as well is OPEN, and so is a call that a rank may be in behind it: what it does for this job is not seen.
+
 A resource that ``strangers`` may release (a file, a key of a store, the far end of a connection) makes a hang medium at most.
 
-To add a kind: a member of ``model.Kind``, a function in a module of ``claims``, and a line in ``from_case.BY_KIND``.
+To add a kind: a member of ``model.Kind``, a function in ``claims``, and a line in ``decide.BY_KIND``.
 """

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.model import Activity
-from perfwatch.triage.graph.silence import Silence, Source
+from perfwatch.triage.graph.model import Activity, Silence, Source
 from perfwatch.triage.graph.thresholds import POLLING_SECONDS
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, RUNS_SHARE, SIGN_OF_LIFE, STIRS_SHARE
 from perfwatch.triage.moving.work import NO_WORK, Work, data_of
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, WOKEN_ONCE, Node, silence
+from perfwatch.triage.waits.node import EVENT_LOOP, Node, silence, waits_for_its_object
 from perfwatch.triage.words.frames import user_frame
 from perfwatch_probes import readings as r
 
@@ -46,9 +45,8 @@ def activity_of(case: Case, node: Node) -> ThreadActivity:
         until = node.thread_at + wait.remaining_seconds
         total = wait.remaining_seconds + (thread.ran_ago_seconds or 0.0)
         rested = silent.seconds if silent is not None else 0.0
-        again = (
-            wait.kind == "sleep" and total < MEANT_SECONDS and rested > total + LATE_SECONDS
-        )  # once more at one line
+        repeats = wait.kind == "sleep" or EVENT_LOOP in node.inner
+        again = repeats and total < MEANT_SECONDS and rested > total + LATE_SECONDS  # once more at one line
         state = Activity.POLLS if total < POLLING_SECONDS or again else Activity.SLEEPS
     elif wait is not None and wait.kind == "sleep":
         state = Activity.POLLS
@@ -82,13 +80,6 @@ def _stopped(case: Case, node: Node) -> ThreadActivity:
     ago = node.thread.ran_ago_seconds if node.thread is not None else None
     silent = Silence(max(case.at - first.at, ago or 0.0), Source.KERNEL if ago is not None else Source.WATCHED)
     return ThreadActivity(Activity.STOPPED, silence=silent, recurrent=again)
-
-
-def waits_for_its_object(node: Node) -> bool:
-    """True if only the awaited object can end the wait: then the kernel's memory of the last run is exact."""
-    wait = node.wait
-    endless = wait is not None and (wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS)
-    return wait is not None and endless and wait.kind in WOKEN_ONCE
 
 
 def silence_of(case: Case, node: Node) -> Silence | None:

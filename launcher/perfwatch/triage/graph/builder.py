@@ -1,5 +1,7 @@
 """Grows the wait graph: tasks are made when a claim names them, and each is asked once what it waits for."""
 
+from collections.abc import Collection
+
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
 from perfwatch.triage.graph.model import (
@@ -13,27 +15,27 @@ from perfwatch.triage.graph.model import (
     Prospect,
     Resource,
     Role,
+    Silence,
+    Source,
     Task,
     Unread,
     WaitGraph,
 )
-from perfwatch.triage.graph.silence import Silence, Source
 from perfwatch.triage.graph.thresholds import BYTES_SECONDS, COUNTS_TIMES, FRESH_SECONDS
-from perfwatch.triage.moving.loops import Loop, loop_of
+from perfwatch.triage.moving.loops import Loop, loop_of, moves_data
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
-from perfwatch.triage.moving.work import data_of, moves_data, received, waited_on
+from perfwatch.triage.moving.work import data_of, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
 from perfwatch.triage.shares.thresholds import LASTS
+from perfwatch.triage.waits.chain import Edge, step
 from perfwatch.triage.waits.devices import spin_for_cards
-from perfwatch.triage.waits.edges import Edge, step
-from perfwatch.triage.waits.native_waits import carries, of_gloo
 from perfwatch.triage.waits.node import RUNS, End, Node, node_of
-from perfwatch.triage.waits.threads import other_threads
+from perfwatch.triage.waits.threads import carries, of_gloo, other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
@@ -206,16 +208,28 @@ class Builder:
 
     # who may release it
 
-    def claim_other_threads(self, resource: Resource, node: Node, basis: Basis) -> None:
+    def claim_other_threads(
+        self,
+        resource: Resource,
+        node: Node,
+        basis: Basis,
+        but: Collection[tuple[int, int]] = (),
+        with_carriers: bool = False,
+    ) -> None:
         """The other Python threads of a process may provide it, and so may all native ones together.
 
-        Threads that carry messages between ranks, or wait for a card that only polls, spin without work: they are left out.
+        Threads that wait for a card that only polls spin without work: they are left out. So are those that carry messages between
+        ranks, unless it is such a message that is waited for.
         """
         for other in other_threads(self.history, self.job, node):
+            if (other.pid, other.tid) in but:
+                continue
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
         known = {*python_threads(self.history, node.pid), *spin_for_cards(self.history, self.job, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
-        mute = {tid for tid in natives if carries(self.history, node.pid, tid) or of_gloo(self.history, node.pid, tid)}
+        mute = {tid for tid in natives if of_gloo(self.history, node.pid, tid)}
+        if not with_carriers:
+            mute |= {tid for tid in natives if carries(self.history, node.pid, tid)}
         works = {tid: self._native_work(node.pid, tid) for tid in natives - mute}
         moved = data_of(self.history, node.pid, list(works)) if works else 0.0
         if (total := max(sum(works.values()), 1.0 if moved >= ARRIVING_BYTES else 0.0)) > STIRS_SHARE:
@@ -231,10 +245,10 @@ class Builder:
                 )
 
     def _native_work(self, pid: int, tid: int) -> float:
-        """Of a core."""
+        """Of a core, what it gets and what it would like to get."""
         seen = motion(self.history, pid, tid)
         met = RUNS_SHARE if seen.state == "R" else 0.0  # sampled once
-        return met if seen.run_share is None else seen.run_share
+        return met if seen.run_share is None else seen.run_share + (seen.delay_share or 0.0)
 
     def claim_ranks(self, resource: Resource) -> None:
         """Any rank, or what it has started, may provide it. One task stands for all, so that the graph grows with the ranks alone."""

@@ -1,14 +1,19 @@
-"""The state before the cause: one table from what can become of a wait to the seconds of silence before it is called hung."""
+"""The wait graph of a case, and the state before the cause.
 
-from collections.abc import Iterable, Iterator
+``wait_graph_of`` builds and solves it: ``BY_KIND`` names the function of ``claims`` for each kind of wait. One table leads from what can
+become of a wait to the seconds of silence before it is called hung.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from perfwatch.triage.case import SOON_SECONDS, Case
-from perfwatch.triage.ends.gone import ending
-from perfwatch.triage.graph.activity import last_change, waits_for_its_object
+from perfwatch.triage.graph import claims, collectives
+from perfwatch.triage.graph.activity import ThreadActivity, activity_of, last_change
 from perfwatch.triage.graph.builder import Builder
-from perfwatch.triage.graph.from_case import wait_graph_of
 from perfwatch.triage.graph.model import (
+    NOT_SILENT,
     Activity,
     AnswerDue,
     Basis,
@@ -19,32 +24,157 @@ from perfwatch.triage.graph.model import (
     Kind,
     Prospect,
     Resource,
+    Role,
+    Silence,
+    Source,
     Task,
     Unread,
+    along,
+    at_least,
 )
-from perfwatch.triage.graph.silence import NOT_SILENT, Silence, Source, along, at_least
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
     COUNTS_TIMES,
+    DEADLINE_SECONDS,
     LONGEST_STEPS,
     OUTSIDERS_SECONDS,
+    RATIONED_SECONDS,
     ROUNDING_SECONDS,
     STEPS_SAMPLES,
     STEPS_SECONDS,
     WATCHED_SECONDS,
 )
-from perfwatch.triage.moving.logs import unwritten
-from perfwatch.triage.moving.memory import missed, quiet, since_training
+from perfwatch.triage.moving.loops import rereads
+from perfwatch.triage.moving.memory import missed, quiet, since_training, unwritten
 from perfwatch.triage.moving.motion import Moves, moves
-from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
+from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.patience import temporal
+from perfwatch.triage.patience import ended_of_ranks, temporal, unseen_seconds
+from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.shares.profile import profile
-from perfwatch.triage.waits.node import EVENT_LOOP, Node, silence
+from perfwatch.triage.waits.chain import Chain, Edge
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence, waits_for_its_object
 from perfwatch.triage.waits.other_end import open_seconds
 from perfwatch.triage.waits.polling import sought
 from perfwatch_probes.readings import Stack, Thread
 
+Adds = Callable[[Builder, Task, Node, Edge, ThreadActivity], None]
+
+BY_KIND: dict[str, Adds] = {
+    "lock": claims.lock,
+    "pipe_empty": claims.pipe,
+    "pipe_full": claims.pipe,
+    "file_lock": claims.file_lock,
+    "file_poll": claims.awaited_file,
+    "network": claims.connection,
+    "rendezvous": claims.store_key,
+    "gpu": collectives.gpu,
+    "sleep": claims.sleeping,
+    "python": claims.running,
+    "native": claims.running,
+    "idle": claims.idle_pool,
+    "dead": claims.ended_child,
+    "other": claims.other,
+    "unknown": claims.unknown_or_eventfd,
+}
+# Waits in which a thread runs again and again, and is no further.
+GOES_ON = ("gpu", "collective", "rendezvous", "python", "native")
+
+
+def wait_graph_of(case: Case) -> Builder:
+    """Build and solve."""
+    return case.history.once(("wait graph",), lambda: _built(case))
+
+
+def in_call(case: Case, chain: Chain) -> bool:
+    """True if a rank is in a call with others, whatever shows it: its stack, its card, a recorder or RAS."""
+    return chain.start.pid in wait_graph_of(case).calls.by_pid
+
+
+def _built(case: Case) -> Builder:
+    built = Builder(case)
+    calls = built.calls = collectives.calls_of(built)
+    waits = [silence(built.history, built.node(built.starts[pid])) or 0.0 for pid in calls.by_pid]
+    built.others_waited = min(waits, default=0.0)
+    if calls.by_pid:
+        for pid in built.starts:
+            built.rank(pid)
+    while built.todo:
+        task = built.graph.tasks[built.todo.pop()]
+        if task.activity is Activity.PROCESS:
+            claims.process(built, task, task.pid)
+        else:
+            _thread(built, calls, task)
+    built.graph.solve()
+    return built
+
+
+def _thread(built: Builder, calls: Calls, task: Task) -> None:
+    node = built.node(task.key)
+    seen = activity_of(built.case, node)
+    task.silence, task.activity = seen.silence, seen.state
+    built.seen[task.key] = seen
+    if seen.state in (Activity.GONE, Activity.STOPPED):
+        silent = seen.silence.seconds if seen.silence is not None else 0.0
+        rationed = seen.recurrent and silent < RATIONED_SECONDS
+        task.fate = Fate(Prospect.OPEN if rationed else Prospect.SETTLED, why=f"it is {seen.state.value}")
+        return
+    if node.pid in calls.by_pid and built.starts[node.pid] == task.key:
+        collectives.group_call(built, calls, task, node.pid)
+        return
+    edge, kind = built.edge(task.key), built.edge_kind(task.key)
+    polls = kind == "sleep" and rereads(built.history, node)  # reading the same file again is no move
+    moves = seen.recurrent and kind not in GOES_ON and node.motion.frozen is not True and not polls
+    still = seen.silence is not None and seen.silence.is_bounded and seen.silence.seconds > WATCHED_SECONDS
+    still = still or task.key in built.starts.values() or claims.reads_for_ever(built, node, kind)
+    data = seen.work.data >= ARRIVING_BYTES and not still
+    leads_on = bool(edge.targets) and not (edge.kind == "lock" and node.wait is not None and node.wait.kind in FUTEX)
+    if polls and seen.state is Activity.RUNS:
+        claims.running(built, task, node, edge, seen)
+        return
+    if seen.state is Activity.RUNS and kind not in GOES_ON and not edge.targets:
+        task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
+        return
+    if leads_on:
+        claims.other_tasks(built, task, node, edge)
+    else:
+        _waits(built, calls, task, node, edge, kind, seen)
+    if moves or data:  # it gets one after the other of what it waits for
+        works, why = (
+            (seen.work.cores if leads_on else seen.work.sign),
+            "it moves now and then" if moves else "data moves",
+        )
+        leaf = built.lives(("moves", node.pid, node.tid), works, why, Activity.RUNS)
+        for resource in task.waits[:1]:
+            built.graph.claim(leaf, resource, Role.PROVIDES, Basis.KERNEL)
+        task.fate = None if task.waits else built.graph.tasks[leaf].fate
+    if not edge.targets or EVENT_LOOP in node.inner or _has_long_deadline(node):
+        alone = kind == "pipe_empty" and edge.end is not None and not edge.end.others
+        claims.own_deadline(built, task, node, seen, alone)
+
+
+def _has_long_deadline(node: Node) -> bool:
+    """True if a wait for other tasks ends by itself, and is no poll of a library, which looks again for the same thing."""
+    wait = node.wait
+    if wait is None or wait.remaining_seconds is None:
+        return False
+    return wait.remaining_seconds + (node.motion.ran_ago_seconds or 0.0) >= DEADLINE_SECONDS
+
+
+def _waits(built: Builder, calls: Calls, task: Task, node: Node, edge: Edge, kind: str, seen: ThreadActivity) -> None:
+    kind = "lock" if edge.kind == "lock" and kind in ("lock", NATIVE_WAIT) else kind
+    blind = seen.state is Activity.UNKNOWN or (node.stack is None and kind == "lock")
+    if blind:
+        claims.unknown(built, task, node, edge, seen)
+    elif kind in claims.OUTER:
+        claims.outer(built, task, kind)
+    elif kind == "collective":
+        collectives.of_another_thread(built, calls, task, node, edge, seen)
+    else:
+        BY_KIND.get(kind, claims.unknown)(built, task, node, edge, seen)
+
+
+FUTEX = ("futex", "poll", "other")  # kinds of waits that another thread may end
 Sink = tuple[Task, Resource | None]
 
 
@@ -52,17 +182,14 @@ Sink = tuple[Task, Resource | None]
 class Table:
     """Seconds of silence before a hang is reported.
 
-    Measured on 776 recorded cases at 12 moments each: 3 s for SETTLED bring 3 more hangs and no false one; 30 s for OPEN bring
-    5 more hangs and 5 false ones.
+    Measured on the recorded cases at 13 moments each: 3 s for what is frozen bring four hangs sooner and none that is false; 30 s
+    for OPEN bring 5 more hangs and 5 false ones.
     """
 
     ended: float = 1.0  # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
     settled: float = 6.0
-    open_times: float = 1.0  # times the hang timeout of the session: OPEN
-    unnamed_watched: float = (
-        6.0  # of watching, before a hang without a name: by then the rules have named what they can
-    )
-    counts_times: float = COUNTS_TIMES  # times that: OPEN, and the sink is in a loop that counts
+    frozen: float = 3.0  # SETTLED, and the kernel knows of every sink that it has not run: only its object can wake it
+    unnamed: float = 6.0  # also of watching, before a hang without a name: by then the rules have named what they can
 
 
 TABLE = Table()
@@ -73,33 +200,21 @@ class State:
     """What is said of one rank: hung, busy, moving, inconclusive, gone; or unknown, where nothing was read of it."""
 
     state: str
-    pid: int | None = None
+    pid: int = 0
     fate: Fate | None = None
     silence: Silence = NOT_SILENT
     needs_seconds: float = 0.0
     sinks: tuple[Sink, ...] = ()
 
 
-def decide(case: Case, table: Table = TABLE) -> State:
-    """The state of a job: of its ranks, the one that decides."""
-    if ending(case) is not None:
-        return State("gone")
-    if not case.ranks:
-        return State("inconclusive")
-    order = ("hung", "inconclusive", "moving", "busy", "unknown")
-    states = states_of(case, table)
-    found = min(states, key=lambda one: (order.index(one.state), -one.silence.seconds))
-    return State("inconclusive", found.pid) if found.state == "unknown" else found
-
-
-def states_of(case: Case, table: Table = TABLE) -> Iterator[State]:
+def states_of(case: Case) -> Iterator[State]:
     """Of each rank that lives."""
-    return (state_of(case, pid, table) for pid in wait_graph_of(case).starts)
+    return (state_of(case, pid) for pid in wait_graph_of(case).starts)
 
 
-def state_of(case: Case, pid: int, table: Table = TABLE) -> State:
+def state_of(case: Case, pid: int) -> State:
     """Of a rank that lives."""
-    return case.history.once(("state", pid, table), lambda: _of_rank(case, wait_graph_of(case), pid, table))
+    return case.history.once(("state", pid), lambda: _of_rank(case, wait_graph_of(case), pid))
 
 
 def fate_for_others(case: Case, pid: int) -> Fate:
@@ -149,25 +264,31 @@ def ends_at(case: Case, pid: int) -> float | None:
     return fate.until if fate.works or long else None
 
 
-def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
+def _of_rank(case: Case, built: Builder, pid: int) -> State:
     key = built.starts[pid]
     task, fate, node = built.graph.tasks[key], built.graph.fates[key], built.node(key)
     if case.progress[pid].kind == "moving":
         return State("moving" if _makes_steps(case, pid) else "busy", pid, fate)
     if task.activity is Activity.UNKNOWN and node.stack is None:
         return State("unknown", pid, fate)
-    if _has_gone_on(case, node):
+    last = case.history.latest(Stack, node.pid, node.tid)
+    if (
+        node.stack is None and last is not None and last.at >= case.at - SOON_SECONDS
+    ):  # it has run since: the next one will tell
         return State("inconclusive", pid, fate)
     sinks = tuple(built.graph.sinks(key))
     silent = _silence(case, built, pid, sinks)
     if fate.prospect is Prospect.LIVE:
         return State("busy", pid, fate, silent, sinks=sinks)
-    needs = _open_seconds(case, built, pid, sinks, fate, silent, table)
+    needs = _open_seconds(case, built, pid, sinks, fate, silent)
     if fate.prospect is Prospect.DUE:
         soon = fate.until - case.at + LATE_SECONDS <= MEANT_SECONDS
         return State("busy" if soon and fate.works else "inconclusive", pid, fate, silent, needs, sinks)
     if fate.prospect is Prospect.SETTLED:
-        needs = _settled_seconds(case, pid, sinks, fate, table)
+        needs = _settled_seconds(case, pid, sinks, fate)
+    passed = {task.pid or task.key[-1] for task, _ in built.graph.way(key)} if ended_of_ranks(case) else ()
+    if unseen := unseen_seconds(case, {pid for pid in built.starts if pid in passed}):
+        needs = max(needs, silent.seconds + unseen)
     if silent.seconds >= needs - ROUNDING_SECONDS:
         return State("hung", pid, fate, silent, needs, sinks)
     runs = any(resource is not None and resource.kind is Kind.LOOP for _, resource in sinks)
@@ -175,33 +296,42 @@ def _of_rank(case: Case, built: Builder, pid: int, table: Table) -> State:
     return State("busy" if busy else "inconclusive", pid, fate, silent, needs, sinks)
 
 
-def _has_gone_on(case: Case, node: Node) -> bool:
-    """True if a thread has run since its last stack, so that the next one will show another wait."""
-    last = case.history.latest(Stack, node.pid, node.tid)
-    return node.stack is None and last is not None and last.at >= case.at - SOON_SECONDS
-
-
-def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate, table: Table) -> float:
+def _settled_seconds(case: Case, pid: int, sinks: tuple[Sink, ...], fate: Fate) -> float:
     ended = all(
         task.activity in (Activity.GONE, Activity.STOPPED) or (resource is not None and resource.kind is Kind.TERMINAL)
         for task, resource in sinks
     )
-    needs = table.ended if ended and fate.basis >= Basis.STACK else table.settled
+    guessed = fate.basis is Basis.ELIMINATION and any(over is not None and over.kind is Kind.LOCK for _, over in sinks)
+    frozen = not guessed and _are_frozen(wait_graph_of(case), sinks, TABLE.frozen)
+    needs = TABLE.ended if ended and fate.basis >= Basis.STACK else TABLE.frozen if frozen else TABLE.settled
     if any(resource is not None and isinstance(resource.why, AnswerDue) for _, resource in sinks):
         needs += ANSWER_SECONDS
     return needs if ended else max(needs, _longest_step(case, pid))  # a step that took as long came to its end
 
 
-def _open_seconds(
-    case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence, table: Table
-) -> float:
+def _are_frozen(built: Builder, sinks: tuple[Sink, ...], seconds: float) -> bool:
+    """True if the kernel remembers of every sink that it had not run for so long when it was sampled, and only its object can wake it.
+
+    A network may come back.
+    """
+    return all(
+        task.activity is Activity.BLOCKED
+        and task.silence is not None
+        and task.silence.source is Source.KERNEL
+        and (built.node(task.key).motion.ran_ago_seconds or 0.0) >= seconds
+        and (over is None or over.kind is not Kind.FABRIC)
+        for task, over in sinks
+    )
+
+
+def _open_seconds(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence) -> float:
     if _is_unread(built, built.starts[pid], sinks, fate):
-        return float("inf")
+        return inf
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max((_longest_step(case, pid), *lulls))
-    timeout = max(temporal(case) * table.open_times, LONGEST_STEPS * recovered)
+    timeout = max(temporal(case), LONGEST_STEPS * recovered)
     counts = _may_come_to_their_end(built, built.starts[pid], sinks)
-    needs = timeout * (table.counts_times if counts else 1.0)
+    needs = timeout * (COUNTS_TIMES if counts else 1.0)
     seen = watched_seconds(case)
     hearsay = fate.basis <= Basis.TEXT or (isinstance(fate.why, Elsewhere) and seen < OUTSIDERS_SECONDS)
     if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
@@ -350,7 +480,7 @@ def _remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> 
     rank = case.job.members[pid]
     node = built.node(built.starts[pid])
     trained = quiet(case, rank)
-    found = [trained.seconds if trained.evidence else unwritten(case, rank)[0], missed(case, rank).seconds]
+    found = [trained.seconds if trained.evidence else unwritten(case, rank).seconds, missed(case, rank).seconds]
     for task, resource in sinks:
         if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
             found.append(_unchanged_seconds(case, task, resource))

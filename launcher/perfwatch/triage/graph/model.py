@@ -12,8 +12,54 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from itertools import count
 
-from perfwatch.triage.graph.silence import Silence
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
+
+# For how long something has not moved, how that is known, and the one rule for combining it along a chain of waits.
+#
+# Four sources differ in what they exclude. The kernel remembers the last run of a thread; a wait that only its object can end has
+# lasted since then. An observed move says when the thread last did something. A thread that was only watched has not moved since the
+# first sample; it may have stood long before. The job remembers when it last trained: a log, a compute pool, other ranks that wait.
+
+
+class Source(IntEnum):
+    """How the silence is known."""
+
+    WATCHED = 0  # since the first sample
+    REMEMBERED = 1  # by the job: log, compute pool, others that wait
+    OBSERVED = 2  # since a move that was seen
+    KERNEL = 3  # since the last run, which only the awaited object can have ended
+
+
+@dataclass(frozen=True, order=True)
+class Silence:
+    """Seconds without a move."""
+
+    seconds: float
+    source: Source = Source.WATCHED
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if something is known to have moved when it began: it is no longer than that."""
+        return self.source in (Source.OBSERVED, Source.KERNEL)
+
+
+NOT_SILENT = Silence(0.0, Source.WATCHED)
+
+
+def along(sinks: Iterable[Silence], start: Silence | None, changed: Silence | None, step: Silence | None) -> Silence:
+    """The silence of a wait: the least of its sinks, but no longer than since its start is known to have moved, or made a step.
+
+    A start that was only watched bounds nothing: it may have waited long before. Without a sink that was seen, the start's own counts.
+    """
+    found = list(sinks) or ([start] if start is not None else [])
+    bounds = [one for one in (changed, step) if one is not None and one.is_bounded]
+    return min([*found, *bounds], default=NOT_SILENT)
+
+
+def at_least(silence: Silence, remembered: Iterable[float]) -> Silence:
+    """Where the sinks leave no trace of when they began to wait (they poll, or run): what the job remembers, if that is longer."""
+    return max(silence, Silence(max(remembered, default=0.0), Source.REMEMBERED))
+
 
 Key = tuple[object, ...]  # begins with what it is: ("thread", pid, tid)
 
@@ -68,37 +114,37 @@ class Activity(Enum):
 
 
 class Kind(Enum):
-    """The kind of a resource."""
+    """The kind of a resource, and what a task is blocked on that waits for one."""
 
-    LOCK = "lock"
-    BARRIER = "barrier"
-    CONDITION = "condition"
-    QUEUE = "queue"
-    JOIN = "end of a thread"
-    NATIVE = "native code"
-    UNKNOWN = "unknown"
-    POOL = "worker pool"
-    CHILD = "child process"
-    GIL = "GIL"
-    CALL = "remote call"
-    PIPE = "pipe"
-    EVENTFD = "eventfd"
-    FILE_LOCK = "file lock"
-    FILE = "file"
-    DISK = "disk"
-    SOCKET = "socket"
-    STORE = "store key"
-    GROUP_CALL = "collective"
-    MISMATCH = "mismatched collectives"
-    FABRIC = "fabric"
-    GPU = "GPU"
-    PROCESS = "process"
-    RANK = "rank"
+    LOCK = "a lock"
+    BARRIER = "a barrier"
+    CONDITION = "a condition or an event"
+    QUEUE = "an item or room in a queue"
+    JOIN = "the end of a thread"
+    NATIVE = "a call of native code"
+    UNKNOWN = "something that perfwatch cannot see"
+    POOL = "a result of a worker"
+    CHILD = "a child process"
+    GIL = "the GIL"
+    CALL = "a remote call"
+    PIPE = "a pipe"
+    EVENTFD = "an eventfd"
+    FILE_LOCK = "a lock on a file"
+    FILE = "a file"
+    DISK = "a disk"
+    SOCKET = "a connection"
+    STORE = "a key of the store"
+    GROUP_CALL = "other ranks in a collective"
+    MISMATCH = "a collective that the other ranks did not call"
+    FABRIC = "data of other ranks"
+    GPU = "a GPU"
+    PROCESS = "a process"
+    RANK = "a rank"
     TERMINAL = "terminal input"
-    DRIVER = "driver"
-    FLAG = "flag"
-    LOOP = "end of a loop"
-    TIMER = "timer"
+    DRIVER = "the GPU driver"
+    FLAG = "a flag that it polls"
+    LOOP = "the end of a loop"
+    TIMER = "a timer"
     TASKS = "new tasks"
 
 
@@ -110,6 +156,12 @@ class Unseen(str):
 
 class Unread(Unseen):
     """Something was not read. A later look may read it."""
+
+    __slots__ = ()
+
+
+class Stale(Unread):
+    """A thread that stood was not sampled lately."""
 
     __slots__ = ()
 
@@ -224,9 +276,8 @@ def seen_through(claim: Claim, fate: Fate) -> Fate:
     return replace(fate, basis=basis, strangers=fate.strangers and claim.role is not Role.MAY_PROVIDE)
 
 
-Step = tuple[
-    "Task", "Resource | None", bool
-]  # of a walk: a task, the resource over which it was reached, whether the way goes on
+# Of a walk: a task, the resource over which it was reached, whether the way goes on.
+Step = tuple["Task", "Resource | None", bool]
 
 
 class WaitGraph:

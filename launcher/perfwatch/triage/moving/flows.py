@@ -28,23 +28,23 @@ class Flow:
 
     @property
     def lost(self) -> bool:
-        """Whether what is sent does not reach the other end: the kernel sends it again and again."""
+        """True if what is sent does not reach the other end: the kernel sends it again and again."""
         return self.queued_bytes > 0 and self.retransmits >= LOST
 
     @property
     def delivered(self) -> bool:
-        """Whether large tensors went over them, and all that was sent has been confirmed: the network owes nobody anything."""
+        """True if large tensors went over them, and all that was sent has been confirmed: nothing is left for the network to deliver."""
         return self.carried_bytes >= CARRIES_BYTES and self.owes_nothing
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether nothing is under way: what was sent has been confirmed, nothing is sent again, and nothing comes."""
+        """True if nothing is under way: what was sent has been confirmed, nothing is sent again, and nothing comes."""
         under_way = self.queued_bytes > KEEP_ALIVE_BYTES or self.standing_bytes > 0
         return not under_way and self.retransmits < LOST and self.silent
 
     @property
     def silent(self) -> bool:
-        """Whether nothing but keep-alives goes over them."""
+        """True if nothing but keep-alives goes over them."""
         return self.bytes_per_second <= SILENT_BYTES_PER_SECOND
 
     def shown(self) -> str:

@@ -11,24 +11,21 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfwatch.triage.graph.model import Ends
-from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import stacks_of, whole
-from perfwatch.triage.moving.thresholds import LOOP_SECONDS
+from perfwatch.triage.history import History, once
+from perfwatch.triage.moving.motion import gil_passed_at, stacks_of, whole
+from perfwatch.triage.moving.thresholds import LOOP_SECONDS, WORKS_BYTES
+from perfwatch.triage.moving.work import chars_of
 from perfwatch.triage.shares.profile import at_training
+from perfwatch.triage.shares.thresholds import FEW_TIMES, MOSTLY, NEARLY_ALL, TWICE
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
 from perfwatch.triage.words.frames import is_user, own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
-STAYS_SHARE = 0.9  # of the samples in which a frame is found that stays; 3 % of nonblocking samples are torn
-GENERATOR_SHARE = 0.5  # of the samples, for a generator: else the body of the loop over it takes the time
 ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95
-GIL_SAMPLES = 3
 PROGRESS_SECONDS = (
     120.0  # a branch that takes a hundredth of the time shows in one of 500 samples, half a minute of them, or in none
 )
-FEW_LINES = 3  # of a library's loop: a call that returns was seen at each of them
-RETURNS = 2  # seen to have returned: once may be a torn stack
 GROWING_SECONDS, PARTS = 20.0, 4  # memory that grows in each of these has grown for the loop, and not for one call
 GROWN_BYTES = 64 * 1024  # in each part; measured on a replay memory in plain Python: 3 MB a second
 
@@ -40,6 +37,9 @@ LOOKS = r.FILE_TESTS | frozenset(
     "is_set is_alive is_active empty full qsize done ready running locked poll exitcode item any all len sleep time monotonic"
     " perf_counter".split()
 )
+
+# Calls that only tell a person how it is going.
+TELLS = frozenset("print info debug warning log strftime now format str int float round getpid".split())
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Loop:
         return "while" in self.kinds
 
     @property
+    def idles(self) -> bool:
+        """True if no turn of it ends it or gives anything to another task."""
+        return self.ends is Ends.NEVER and self.tests_only and not self.gives
+
+    @property
     def library(self) -> r.Frame | None:
         """Its frame if the loop is in a function of a library that the program called: a search that may find nothing."""
         return None if self.frame is None or is_user(self.frame) else self.frame
@@ -70,14 +75,25 @@ class Loop:
         return bool(self.kinds) and not self.may_turn_for_ever
 
 
+@once
 def loop_of(history: History, node: Node) -> Loop:
     """The innermost loop in the innermost frame that stays over the last samples."""
-    return history.once(("loop of", node.pid, node.tid), lambda: _loop_of(history, node))
-
-
-def _loop_of(history: History, node: Node) -> Loop:
-    loop = _by_text(history, node)
+    loop = _idle(history, node) or _by_text(history, node)
     return _in_one_call(history, node, loop) or loop
+
+
+def _idle(history: History, node: Node) -> Loop | None:
+    """The loop without an end around a line of the program, if it does nothing but look, tell and sleep: no turn leaves it."""
+    frame = user_frame(node.stack) if node.stack is not None else None
+    line = line_of(history, frame)
+    if frame is None or line is None or not line.endless or line.loops != ("while",) or line.calls_unnamed:
+        return None
+    idles = (
+        "sleep" in names(line.loop_calls)
+        and names(line.loop_calls) <= LOOKS | TELLS
+        and not (line.gives or line.stores)
+    )
+    return Loop(Ends.NEVER, line.loops, False, True, frame, 1) if idles else None
 
 
 def _by_text(history: History, node: Node) -> Loop:
@@ -87,7 +103,7 @@ def _by_text(history: History, node: Node) -> Loop:
         if not known:
             continue
         line, frame = max(known, key=lambda one: len(one[0].loops))
-        if not is_user(frame) and (len(lines) < FEW_LINES or "while" not in line.loops):
+        if not is_user(frame) and (len(lines) < FEW_TIMES or "while" not in line.loops):
             continue  # one long call of a library
         kinds, ends = line.loops, Ends.COUNTS
         gives = bool(names(line.loop_calls) & GIVES or names(line.gives)) or line.calls_unnamed or line.hands_out
@@ -134,17 +150,20 @@ def rereads(history: History, node: Node) -> bool:
 
 def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
     """The loop, if nearly all samples show one stack: ONE_CALL of a regular expression, which may not return; UNREAD of other C."""
-    seen = [one.reading for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.reading.frames]
-    total = sum(one.samples for one in seen)
-    if total < ONE_CALL_SAMPLES or node.stack is None:
+    passed = gil_passed_at(history, node.pid, node.tid)  # whatever call it was in then, it has come back from it
+    seen_since = (one for one in stacks_of(history, node.pid, node.tid, LOOP_SECONDS) if one.at >= passed)
+    looks = [one.reading for one in seen_since if one.reading.frames]
+    if node.stack is None:
+        return None
+    seen = _alike_to_the_end(looks, node.stack.frames)
+    if sum(one.samples for one in seen) < ONE_CALL_SAMPLES:
         return None
     inner = node.stack.frames[0]
     line = line_of(history, inner)
-    alike = sum(one.samples for one in seen if one.frames == node.stack.frames)
-    if alike < ONE_CALL_SHARE * total or (line is not None and line.loops and set(line.loop_calls) <= set(line.calls)):
+    if line is not None and line.loops and names(line.loop_calls) - LOOKS <= names(line.calls):
         return None  # nothing else is in that loop that could be seen: it may turn
     owned = [one.owns_gil for one in seen if one.owns_gil is not None]
-    keeps_gil = len(owned) >= GIL_SAMPLES and all(owned)
+    keeps_gil = len(owned) >= FEW_TIMES and all(owned)
     known = [one for one in (line, line_of(history, user_frame(node.stack))) if one is not None]
     matches = any(matches_expressions(one.calls) for one in known)
     if not (matches or is_plain(history, inner) or (keeps_gil and (line is None or not line.loops))):
@@ -152,6 +171,17 @@ def _in_one_call(history: History, node: Node, loop: Loop) -> Loop | None:
     unknown = not known and keeps_gil
     ends = Ends.ONE_CALL if matches or unknown else Ends.UNREAD
     return replace(loop, ends=ends, gives=False, tests_only=False, lines=1, expression=matches and keeps_gil)
+
+
+def _alike_to_the_end(looks: list[r.Stack], frames: tuple[r.Frame, ...]) -> list[r.Stack]:
+    """The longest row of the newest ones of which nearly all samples are alike: what a thread did before it came there is over."""
+    alike = total = begins = 0
+    for number, one in enumerate(reversed(looks), 1):
+        total += one.samples
+        alike += one.samples if one.frames == frames else 0
+        if alike >= ONE_CALL_SHARE * total:
+            begins = number
+    return looks[len(looks) - begins :]
 
 
 def _with_called(stack: r.Stack) -> tuple[r.Frame, ...]:
@@ -166,9 +196,11 @@ def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:
 
     The frame of a generator comes and goes with each item, but it is the same one: its caller's loop ends when its own does.
     """
+    stepped = _last_step(history, node.pid)  # what it did before is no part of the loop that it is in now
     stacks = [
         (_with_called(seen.reading), seen.reading.samples)
         for seen in whole(stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
+        if seen.at - seen.reading.span_seconds >= stepped
     ]
     total = sum(weight for _, weight in stacks)
     found: list[tuple[list[r.Frame], bool]] = []
@@ -182,12 +214,19 @@ def _staying(history: History, node: Node) -> list[tuple[list[r.Frame], bool]]:
             break
         name, weight = at.most_common(1)[0]
         asks = sum(n for frames, n in stacks if depth and len(frames) == depth and _asks(history, frames[-1]))
-        if weight + asks < STAYS_SHARE * total or weight < GENERATOR_SHARE * total:
+        if weight + asks < NEARLY_ALL * total or weight < MOSTLY * total:
             break
         total -= asks
         stacks = [one for one in stacks if len(one[0]) > depth and (one[0][depth].function, one[0][depth].file) == name]
         found.append((list(dict.fromkeys(frames[depth] for frames, _ in stacks)), asks > 0))
     return found
+
+
+def _last_step(history: History, pid: int) -> float:
+    """When the process made its last step that was counted; 0 if none was."""
+    counted = history.latest(r.Steps, pid)
+    ago = None if counted is None else counted.reading.step_ago_seconds
+    return 0.0 if counted is None or ago is None else counted.at - ago
 
 
 def _asks(history: History, frame: r.Frame) -> bool:
@@ -209,7 +248,7 @@ def _comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
 def _returns(history: History, node: Node, frame: r.Frame) -> bool:
     """True if a thread has returned from the function of this frame again and again since it last trained."""
     inside = [bool(_within(stack, frame)) for stack in _lately(history, node)]  # newest first
-    return sum(now and not before for now, before in pairwise(inside)) >= RETURNS
+    return sum(now and not before for now, before in pairwise(inside)) >= TWICE
 
 
 def _lately(history: History, node: Node) -> Iterator[r.Stack]:
@@ -224,10 +263,30 @@ def _within(stack: r.Stack, frame: r.Frame) -> list[r.Frame]:
     return [one for one in user_frames(stack) if (one.function, one.file) == (frame.function, frame.file)]
 
 
+def sizes_of(history: History, pid: int, seconds: float) -> list[int]:
+    """The bytes that a process had resident at the begin of the last seconds and after each quarter; none where it was read rarely."""
+    seen = history.series(r.ProcessUsage, pid, seconds=seconds)
+    return [
+        seen[(len(seen) - 1) * part // PARTS].reading.resident_bytes for part in range(PARTS + 1) if len(seen) > PARTS
+    ]
+
+
 def _grows(history: History, pid: int) -> bool:
     """True if the memory of a process grows all the time, not at one moment."""
-    seen = history.series(r.ProcessUsage, pid, seconds=GROWING_SECONDS)
-    if len(seen) <= PARTS or seen[-1].at - seen[0].at < GROWING_SECONDS / 2:
-        return False
-    sizes = [seen[(len(seen) - 1) * part // PARTS].reading.resident_bytes for part in range(PARTS + 1)]
-    return all(later - earlier >= GROWN_BYTES for earlier, later in pairwise(sizes))
+    sizes = sizes_of(history, pid, GROWING_SECONDS)
+    return bool(sizes) and all(later - earlier >= GROWN_BYTES for earlier, later in pairwise(sizes))
+
+
+def moves_data(history: History, node: Node) -> bool:
+    """True if a thread reads or writes so much itself that its loop is one over data, which come to an end."""
+    rate = history.rate(r.Thread, node.pid, node.tid, of=chars_of, seconds=LOOP_SECONDS)
+    return rate is not None and rate >= WORKS_BYTES
+
+
+def releases_gil(history: History, node: Node) -> bool:
+    """True if a thread was seen without the GIL half of the time: it computes in native code and does not only run Python.
+
+    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
+    """
+    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS)]
+    return known.count(False) > 0 and known.count(False) >= known.count(True)

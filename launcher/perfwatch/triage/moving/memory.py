@@ -3,31 +3,30 @@
 A loop that burns CPU leaves no trace of when it began, but its neighbours do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.logs import unwritten
-from perfwatch.triage.moving.motion import motion, python_threads, tags_seen, was_at
+from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
+from perfwatch.triage.shares.thresholds import MUCH, NOW_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.waits.node import End, Node, threads_of, waits_forever
 from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.words.frames import user_frame
-from perfwatch.verdict import Evidence
+from perfwatch.verdict import Evidence, Level
 from perfwatch_probes import readings as r
 
-WATCHED_SECONDS = 5.0  # of what is going on now, before the time since training may shorten the patience for it
-GUESSED = 0.78  # what goes on now may have begun a moment ago
+GUESSED = Level.MEDIUM  # what goes on now may have begun a moment ago
 IMPORT_SECONDS = 4.0  # of run time: importing torch takes 2 to 4 s, and no helper runs meanwhile
 HELPED_SECONDS = 0.15  # of run time, below which a helper has not helped
 COMPUTED_SECONDS = 0.0003  # of run time; a futile look at the queue takes a tenth
-HELPED_SHARE = 0.2  # of what the training thread ran before: with two threads a helper runs a third to all of it
 
 
 def since_training(case: Case, rank: Member) -> float:
@@ -49,7 +48,7 @@ def has_trained(case: Case, rank: Member) -> bool:
     if any(one.name.startswith(AUTOGRAD_THREADS) for one in threads_of(case.history, rank.pid)):
         return True
     steps = case.steps(rank)
-    at_steps = was_at(case.history, rank.pid, case.progress[rank.pid].thread, "backward", "optimizer", "scaler")
+    at_steps = case.was_at(rank, "backward", "optimizer", "scaler")
     return at_steps or (steps is not None and steps.count > 0)
 
 
@@ -62,7 +61,7 @@ def training_lull(case: Case, rank: Member) -> float:
 
 
 def has_come_back(case: Case, rank: Member, silent: float) -> bool:
-    """Whether it has been away from training for about as long before, and came back."""
+    """True if it has been away from training for about as long before, and came back."""
     return silent < LONGEST_RECOVERED * training_lull(case, rank)
 
 
@@ -99,9 +98,12 @@ def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Nod
     no such guess is needed.
     """
     trained = quiet(case, rank)
-    if not trained.evidence:
-        trained = Quiet(*unwritten(case, rank))
-    remembered = max(trained, unwoken(case, waiting), missed(case, rank), key=lambda one: one.seconds)
+    remembered = max(
+        trained if trained.evidence else unwritten(case, rank),
+        unwoken(case, waiting),
+        missed(case, rank),
+        key=lambda one: one.seconds,
+    )
     return _lasting(case, rank, watched, patience, remembered, GUESSED)
 
 
@@ -120,11 +122,16 @@ def _held(case: Case, end: End) -> Quiet:
     held = outside.held_for(case, end)
     if held is None:
         return Quiet()
-    age, pid = held
-    told = f"last ran {duration(age)} ago (kernel)"
-    return Quiet(
-        age, (case.saw("holder", f"pid {pid}", "holds the lock, and has not run", told, "runs to let go of it"),)
+    return _last_ran(
+        case, held[0], "holder", f"pid {held[1]}", "holds the lock, and has not run", "runs to let go of it"
     )
+
+
+def _last_ran(
+    case: Case, age: float, witness: str, entity: str, claim: str, expected: str, at: float | None = None
+) -> Quiet:
+    told = f"last ran {duration(age)} ago (kernel)"
+    return Quiet(age, (case.saw(witness, entity, claim, told, expected, at),))
 
 
 def _stays(case: Case, end: End) -> Quiet:
@@ -140,7 +147,7 @@ def _stays(case: Case, end: End) -> Quiet:
 def _lasting(case: Case, rank: Member, watched: float, patience: float, remembered: Quiet, ceiling: float) -> Lull:
     if case.progress[rank.pid].steps is not None or watched >= min(remembered.seconds, patience):
         return Lull(watched, (), 1.0)
-    until = remembered.seconds if watched >= WATCHED_SECONDS else patience - WATCHED_SECONDS + watched
+    until = remembered.seconds if watched >= NOW_SECONDS else patience - NOW_SECONDS + watched
     return Lull(min(remembered.seconds, until), remembered.evidence, ceiling)
 
 
@@ -155,9 +162,8 @@ def unwoken(case: Case, node: Node | None) -> Quiet:
     if node is None or not waits_forever(node) or node.thread is None or node.thread.ran_ago_seconds is None:
         return Quiet()
     age = node.thread.ran_ago_seconds + case.at - node.thread_at
-    told = f"last ran {duration(age)} ago (kernel)"
     who = f"pid {node.pid} thread {node.tid}"
-    return Quiet(age, (case.saw("waiter", who, "the training thread waits for it", told, "runs in each step"),))
+    return _last_ran(case, age, "waiter", who, "the training thread waits for it", "runs in each step")
 
 
 def missed(case: Case, rank: Member) -> Quiet:
@@ -176,8 +182,7 @@ def missed(case: Case, rank: Member) -> Quiet:
     if not waits:
         return Quiet()
     age, pid = min(waits)
-    told = f"last ran {duration(age)} ago (kernel)"
-    return Quiet(age, (case.saw("waiter", f"pid {pid}", "waits for it within a step", told, "runs in each step"),))
+    return _last_ran(case, age, "waiter", f"pid {pid}", "waits for it within a step", "runs in each step")
 
 
 def unfed(case: Case, rank: Member) -> Quiet:
@@ -186,52 +191,44 @@ def unfed(case: Case, rank: Member) -> Quiet:
     For each batch it sends the worker a new task, through a feeder thread that sleeps in between.
     """
     feeders = [
-        _aged(case, seen)
+        seen
         for tid in python_threads(case.history, rank.pid)
         if "feeder" in tags_seen(case.history, rank.pid, tid)
         and (seen := case.history.latest(r.Thread, rank.pid, tid)) is not None
         and seen.reading.ran_ago_seconds is not None
     ]
-    if not feeders:
-        return Quiet()
     what = "no batch was taken: the thread that orders the next one has not run"
-    return Quiet(*_youngest(case, feeders, "queue", what, "runs for each batch"))
+    return _youngest(case, feeders, "queue", what, "runs for each batch")
 
 
 def _uncomputed(case: Case, rank: Member) -> Quiet:
     """Since a compute pool last had an operation to share. Of a rank that trains on a GPU, those of the CPU tell nothing."""
     helpers = [] if engine_threads(case.history, rank.pid) else _helpers(case, rank)
-    if not helpers:
-        return Quiet()
     what = "nothing was computed: the threads that share the model's operations have not run"
-    return Quiet(*_youngest(case, helpers, "compute_threads", what, "run in each step"))
+    return _youngest(case, helpers, "compute_threads", what, "run in each step")
 
 
-def _youngest(
-    case: Case, aged: list[tuple[float, Seen[r.Thread]]], witness: str, claim: str, expected: str
-) -> tuple[float, tuple[Evidence, ...]]:
-    """The thread that ran last, and what it tells."""
-    age, seen = min(aged, key=lambda one: one[0])
-    entity = f"pid {seen.reading.pid} thread {seen.reading.tid}"
-    return age, (case.saw(witness, entity, claim, f"last ran {duration(age)} ago (kernel)", expected, seen.at),)
-
-
-def _aged(case: Case, seen: Seen[r.Thread]) -> tuple[float, Seen[r.Thread]]:
-    return (seen.reading.ran_ago_seconds or 0.0) + case.at - seen.at, seen
+def _youngest(case: Case, threads: list[Seen[r.Thread]], witness: str, claim: str, expected: str) -> Quiet:
+    """Since one of these threads last ran, and which; nothing without any."""
+    ages = [((seen.reading.ran_ago_seconds or 0.0) + case.at - seen.at, seen) for seen in threads]
+    if not ages:
+        return Quiet()
+    age, seen = min(ages, key=lambda one: one[0])
+    return _last_ran(case, age, witness, f"pid {seen.reading.pid} thread {seen.reading.tid}", claim, expected, seen.at)
 
 
 def computed(case: Case, rank: Member) -> int:
     """Between how many pairs of looks the model's own threads ran: steps that are too brief for a sample still wake them."""
     times = 0
-    for _, helper in _helpers(case, rank):
+    for helper in _helpers(case, rank):
         looks = case.history.series(r.Thread, rank.pid, helper.reading.tid)
         ran = [one.reading.run_seconds for one in looks if one.reading.run_seconds is not None]
         times = max(times, sum(later - earlier > COMPUTED_SECONDS for earlier, later in pairwise(ran)))
     return times
 
 
-def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
-    """When each compute thread last ran (seconds ago).
+def _helpers(case: Case, rank: Member) -> list[Seen[r.Thread]]:
+    """Its compute threads.
 
     Those that did a fair part of the work before: one that only the initialisation needed proves nothing.
     """
@@ -245,17 +242,17 @@ def _helpers(case: Case, rank: Member) -> list[tuple[float, Seen[r.Thread]]]:
             continue
         # What it did before the first look counts as well: one brief step since then hides how long the others took.
         if any(_has_helped(one, trains[at], share) for at, one in ((0, looks[0]), (-1, looks[-1])) if trains):
-            found.append((_aged(case, looks[-1])[0], looks[-1]))
+            found.append(looks[-1])
     return found
 
 
 def _has_helped(helper: Seen[r.Thread], trains: Seen[r.Thread], share: float) -> bool:
-    """Whether a thread ran for a fair part of what the training thread had run when it was last needed."""
+    """True if a thread ran for a fair part of what the training thread had run when it was last needed."""
     if trains.reading.run_seconds is None or helper.reading.ran_ago_seconds is None:
         return False
     age = helper.reading.ran_ago_seconds + trains.at - helper.at
     trained = trains.reading.run_seconds - share * age - IMPORT_SECONDS
-    return (helper.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, HELPED_SHARE * trained)
+    return (helper.reading.run_seconds or 0.0) >= max(HELPED_SECONDS, MUCH * trained)
 
 
 def _awaits_work(case: Case, thread: r.Thread) -> bool:
@@ -275,4 +272,60 @@ def engine_quiet(case: Case, rank: Member) -> tuple[float, tuple[Evidence, ...]]
     if not threads or any(one.reading.state == "R" or one.reading.ran_ago_seconds is None for one in threads):
         return None
     what = "no backward pass: the thread that runs them has not run"
-    return _youngest(case, [_aged(case, one) for one in threads], "engine", what, "runs in each step")
+    found = _youngest(case, threads, "engine", what, "runs in each step")
+    return found.seconds, found.evidence
+
+
+# Logs
+
+FEW_LINES = 8  # alike, fewer do not show how regularly they come
+BEGINNING_SECONDS = 10.0  # of a process: what it writes while it starts comes at once, and once
+AT_ONCE_SECONDS = 1.0  # by so much the clocks of the readings may differ
+OVERDUE = 20.0  # times the usual time between two of those lines
+
+
+def unwritten(case: Case, rank: Member) -> Quiet:
+    """Since a rank last wrote to any of its files, and the log that shows it; nothing where none was written regularly.
+
+    A log may have lines of earlier runs; of this one are no more than its training thread has made calls to write.
+    """
+    files = [
+        seen for key in case.history.of(r.FileGrowth, rank.pid) if (seen := case.history.latest(r.FileGrowth, *key))
+    ]
+    looks = case.looks(rank)
+    known = case.history.latest(r.Process, rank.pid)
+    if not files or not looks or known is None or known.reading.age_seconds is None:
+        return Quiet()
+    age = known.reading.age_seconds + case.at - known.at
+    silent = min(_ago(case, one) for one in files)
+    log = max(files, key=lambda one: one.reading.alike_lines or 0)
+    lines = min(log.reading.alike_lines or 0, looks[-1].reading.write_calls or 0)
+    wrote_for = age - _ago(case, log)
+    if lines < FEW_LINES or wrote_for < BEGINNING_SECONDS or silent < OVERDUE * wrote_for / lines:
+        return Quiet()
+    if _writes_elsewhere(looks, case.at - silent) or _has_run(case, looks[-1].reading, silent) > age - silent:
+        return Quiet()
+    what = f"writes to none of the files that it holds open, among them {log.reading.path}"
+    told = f"last written {duration(silent)} ago"
+    usual = f"{lines} lines alike over {duration(wrote_for)}"
+    return Quiet(silent, (case.saw("log", f"pid {rank.pid}", what, told, usual, log.at),))
+
+
+def _ago(case: Case, file: Seen[r.FileGrowth]) -> float:
+    return file.reading.modified_ago_seconds + case.at - file.at
+
+
+def _writes_elsewhere(looks: Sequence[Seen[r.Thread]], since: float) -> bool:
+    """True if a thread has written since a moment, to a pipe, a terminal or what it closes again, or is not known not to have."""
+    calls = [calls for one in looks if one.at >= since and (calls := one.reading.write_calls) is not None]
+    return not calls or calls[-1] > calls[0]
+
+
+def _has_run(case: Case, thread: r.Thread, silent: float) -> float:
+    """Seconds that a thread has run before its log fell silent, if it did since then what it does now.
+
+    More than there were: it did something else since, without a word. That it waits for a core now it need not have done before.
+    """
+    now = motion(case.history, thread.pid, thread.tid)
+    share = now.wanted_share
+    return (thread.run_seconds or 0.0) - share * silent - AT_ONCE_SECONDS

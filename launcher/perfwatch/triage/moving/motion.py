@@ -1,4 +1,4 @@
-"""Whether a thread moves: its own stack, run time, wake-ups and io over the last seconds, and what the kernel remembers.
+"""True if a thread moves: its own stack, run time, wake-ups and io over the last seconds, and what the kernel remembers.
 
 Process-wide CPU time or output is not progress (a heartbeat thread writes in a deadlocked job), so everything here is per thread.
 """
@@ -6,11 +6,12 @@ Process-wide CPU time or output is not progress (a heartbeat thread writes in a 
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from math import inf
 
-from perfwatch.triage.history import History, Seen
+from perfwatch.triage.history import History, Seen, is_past, once
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, STIRS_SHARE
-from perfwatch.triage.present import is_past
+from perfwatch.triage.shares.thresholds import BEYOND, MOSTLY, NOTABLE, TWICE
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch_probes import readings as r
 
@@ -21,15 +22,16 @@ FAR_APART = 3.0  # times the window: on a crowded machine two looks at a thread 
 SIGHTING_SECONDS = 0.9  # two looks count as two only so far apart
 MOVED_SECONDS = 0.003  # of run time between two looks; a poll that times out uses 0.1 to 0.5 ms
 MOVED_SHARE = 0.008  # of a core; a thread that waits for the GIL uses 0.6 %
+TRY_SECONDS = 1e-3  # for a lock file, at most; measured: 0.35 to 0.55 ms where its owner is read from it
 # One that waits for the GIL looks 200 times a second whether it may go on (sys.getswitchinterval), for 12 to 140 us each time.
 GIL_LOOK_SECONDS, SWITCH_INTERVAL_SECONDS = 0.0002, 0.005
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
+GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms; remaining time measured 1-2 ms
 BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three steps of a tiny model use 1.1 to 1.8 ms
 BURST_TIMES = 3.0  # the usual
-BURSTS = 2  # one may be a cold cache, or a crowded machine
-LULLS = 3.0  # times the longest lull: a longer one is something else
-WHOLE_SHARE = 0.5  # of the samples; measured: a nonblocking sample within a generator tears in one of three
-TORN_SHARE = 0.1  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
+TORN_SHARE = NOTABLE  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
+BURSTS = TWICE  # one may be a cold cache, or a crowded machine
+LULLS = BEYOND  # times the longest lull
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Motion:
         return (self.run_share or 0.0) + (self.delay_share or 0.0)
 
     @property
+    def asleep_share(self) -> float | None:
+        """Share of the time that it neither ran nor waited for a core; None where it is not known."""
+        return None if self.run_share is None else max(0.0, 1.0 - self.wanted_share)
+
+    @property
     def frozen(self) -> bool | None:
         """True: nothing of it moves. None: not looked at long enough."""
         if self.run_share is not None and self.run_share > STIRS_SHARE:
@@ -70,7 +77,7 @@ class Motion:
 
     @property
     def in_vain(self) -> bool:
-        """Whether it wakes as often as one that asks for the GIL, and does nothing each time."""
+        """True if it wakes as often as one that asks for the GIL, and does nothing each time."""
         low, high = GIL_SWITCHES_PER_SECOND
         often = self.switches_per_second is not None and low <= self.switches_per_second <= high
         return often and self.run_share is not None and self.run_share <= MOVED_SHARE
@@ -100,7 +107,7 @@ def whole(stacks: list[Seen[r.Stack]]) -> list[Seen[r.Stack]]:
     for one in stacks:
         begun[_outermost(one.reading)] += one.reading.samples
     first, samples = begun.most_common(1)[0] if begun else (("", ""), 0)
-    if samples < WHOLE_SHARE * sum(begun.values()):
+    if samples < MOSTLY * sum(begun.values()):
         return stacks
     return [one for one in stacks if _outermost(one.reading) == first]
 
@@ -109,36 +116,24 @@ def _outermost(stack: r.Stack) -> tuple[str, str]:
     return (stack.frames[-1].function, stack.frames[-1].file) if stack.frames else ("", "")
 
 
+@once
 def dominant(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Seen[r.Stack] | None:
     """The stack that the thread was most often seen in; of equals, the newest."""
-    return history.once(("dominant", pid, tid, seconds), lambda: _dominant(history, pid, tid, seconds))
-
-
-def _dominant(history: History, pid: int, tid: int, seconds: float) -> Seen[r.Stack] | None:
     seen = [one for one in stacks_of(history, pid, tid, seconds) if not is_past(history, one)]
     if not seen:
         return None
-    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
-    newest: dict[tuple[tuple[str, str, int], ...], Seen[r.Stack]] = {}
-    for one in seen:
-        key = stack_key(one.reading)
-        weights[key] += one.reading.samples
-        newest[key] = one
-    best = max(weights, key=lambda key: (weights[key], newest[key].at))
-    return newest[best]
+    weights, newest = weights_of(seen), {stack_key(one.reading): one for one in seen}
+    return newest[max(weights, key=lambda key: (weights[key], newest[key].at))]
 
 
+@once
 def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS) -> Motion:
     """Everything that moved about one thread in the last seconds."""
-    return history.once(("motion", pid, tid, seconds), lambda: _motion(history, pid, tid, seconds))
-
-
-def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
     threads = _two_looks(history, pid, tid, seconds)
     reach = max(seconds, history.at - threads[0].at) if threads else seconds
     stacks = _stands(history, pid, tid, seconds, threads)
-    weights = _weights(stacks)
-    standing = _weights([one for one in stacks if not is_past(history, one)])
+    weights = weights_of(stacks)
+    standing = weights_of([one for one in stacks if not is_past(history, one)])
     samples = sum(weights.values())
     common = [key for key, weight in weights.items() if weight >= max(2, TORN_SHARE * samples)] or list(weights)[:1]
     looks = (
@@ -163,7 +158,8 @@ def _motion(history: History, pid: int, tid: int, seconds: float) -> Motion:
     )
 
 
-def _weights(stacks: list[Seen[r.Stack]]) -> Counter[tuple[tuple[str, str, int], ...]]:
+def weights_of(stacks: list[Seen[r.Stack]]) -> Counter[tuple[tuple[str, str, int], ...]]:
+    """Samples by stack, without the empty ones."""
     weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
     for one in stacks:
         if one.reading.frames:
@@ -200,22 +196,26 @@ class Moves:
 
     @property
     def recurrent(self) -> bool:
-        """Whether it goes on again and again, and has not paused for much longer than before."""
+        """True if it goes on again and again, and has not paused for much longer than before."""
         if self.times < 2 or self.ago_seconds is None:
             return False
         return self.ago_seconds < LULLS * self.longest_lull_seconds + SIGHTING_SECONDS
 
 
+@once
 def moves(history: History, pid: int, tid: int) -> Moves:
     """Moments at which the thread ran for more than a timed wait's look at the clock, wrote much, or woke from a wait without end."""
-    return history.once(("moves", pid, tid), lambda: _moves(history, pid, tid))
-
-
-def _moves(history: History, pid: int, tid: int) -> Moves:
     seen = history.series(r.Thread, pid, tid)
-    at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later)]
+    since = _asks_for_a_file_since(history, pid, tid)
+    at = [later.at for earlier, later in pairwise(seen) if _moved(earlier, later, asks=earlier.at >= since)]
     lulls = [later - earlier for earlier, later in pairwise(at)]
     return Moves(len(at), history.at - at[-1] if at else None, max(lulls, default=0.0))
+
+
+def _asks_for_a_file_since(history: History, pid: int, tid: int) -> float:
+    """Since when every stack of a thread is in a library that tries for a lock file, sleeps a little and tries again."""
+    there = takewhile(lambda one: "file_lock" in tags(one.reading), reversed(history.series(r.Stack, pid, tid)))
+    return min((one.at - one.reading.span_seconds for one in there), default=float("inf"))
 
 
 def bursts(history: History, pid: int, tid: int) -> int:
@@ -237,7 +237,7 @@ def bursts(history: History, pid: int, tid: int) -> int:
     )
 
 
-def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
+def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread], *, asks: bool) -> bool:
     before, after = earlier.reading, later.reading
     written = (after.written_chars or 0) - (before.written_chars or 0)  # what polls a file reads it again and again
     if before.written_chars is not None and written > ARRIVING_BYTES * max(later.at - earlier.at, SIGHTING_SECONDS):
@@ -245,7 +245,8 @@ def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread]) -> bool:
     if before.run_seconds is not None and after.run_seconds is not None:
         between = later.at - earlier.at
         looks = min(_gil_looks(before, after), GIL_SWITCHES_PER_SECOND[1] * between)
-        looking = max(MOVED_SECONDS, MOVED_SHARE * between, looks * GIL_LOOK_SECONDS)
+        tries = (after.voluntary_switches or 0) - (before.voluntary_switches or 0) if asks else 0
+        looking = max(MOVED_SECONDS, MOVED_SHARE * between, looks * GIL_LOOK_SECONDS, tries * TRY_SECONDS)
         if after.run_seconds - before.run_seconds > looking:
             return True
     return _woken(before, after)
@@ -282,22 +283,39 @@ def _io_calls(threads: list[Seen[r.Thread]]) -> int | None:
     return calls[-1] - calls[0] if len(calls) >= 2 else None
 
 
+@once
 def python_threads(history: History, pid: int) -> list[int]:
     """Threads of a process in which Python frames were seen, and that are still there as far as is known.
 
     A stack without a thread's number is of another process: what vfork has made has its parent's memory, and none of its threads.
     A thread that Python knows may have no frame (autograd's engine on a CPU): it is native.
     """
-    return history.once(("python threads", pid), lambda: _python_threads(history, pid))
-
-
-def _python_threads(history: History, pid: int) -> list[int]:
     threads = (key for key in history.of(r.Stack, pid) if key[1] and not has_ended(history, *key))
     return sorted(key[1] for key in threads if any(one.reading.frames for one in history.series(r.Stack, *key)))
 
 
+@once
+def gil_passed_at(history: History, pid: int, tid: int) -> float:
+    """When another thread of its process was last seen to have got the GIL that it asked for: it rests since, or has written."""
+    passed = -inf
+    for other in python_threads(history, pid):
+        for before, after in pairwise(history.series(r.Thread, pid, other)) if other != tid else ():
+            wait = after.reading.wait
+            rests = after.reading.state == "S" and wait is not None and not asks_for_gil(wait)
+            wrote = before.reading.written_chars != after.reading.written_chars
+            if after.at > passed and asks_for_gil(before.reading.wait) and (rests or wrote):
+                passed = after.at
+    return passed
+
+
+def asks_for_gil(wait: r.Wait | None) -> bool:
+    """True if a wait is as short as one for the GIL, which is asked for again and again."""
+    left = wait.remaining_seconds if wait is not None and wait.kind == "futex" else None
+    return left is not None and left <= GIL_WAIT_SECONDS
+
+
 def has_ended(history: History, pid: int, tid: int) -> bool:
-    """Whether a thread was looked for in vain."""
+    """True if a thread was looked for and not found."""
     seen = history.latest(r.Thread, pid, tid)
     return seen is not None and seen.reading.state == "X"
 
@@ -310,14 +328,11 @@ def tags_seen(history: History, pid: int, tid: int, seconds: float | None = None
     return frozenset(found)
 
 
+@once
 def was_at(history: History, pid: int, tid: int, *any_of: str) -> bool:
-    """Whether a thread was ever seen in a stack with one of these tags; the newest is looked at first, and mostly tells.
+    """True if a thread was ever seen in a stack with one of these tags; the newest is looked at first, and mostly tells.
 
     Not while it imported something: an import of torch passes through its optimizers and loaders.
     """
-
-    def look() -> bool:
-        seen = (tags(one.reading) for one in reversed(history.series(r.Stack, pid, tid)))
-        return any(any_tag(found, *any_of) and "import" not in found for found in seen)
-
-    return history.once(("was at", pid, tid, any_of), look)
+    seen = (tags(one.reading) for one in reversed(history.series(r.Stack, pid, tid)))
+    return any(any_tag(found, *any_of) and "import" not in found for found in seen)

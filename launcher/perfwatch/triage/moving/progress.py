@@ -5,29 +5,24 @@ from itertools import accumulate, pairwise
 
 from perfwatch.text import duration
 from perfwatch.triage.history import History, Seen, median, quantile
-from perfwatch.triage.moving.motion import WINDOW_SECONDS, motion, python_threads, stack_key, was_at
+from perfwatch.triage.moving.motion import WINDOW_SECONDS, Motion, motion, stack_key
+from perfwatch.triage.moving.thresholds import LATELY_SECONDS
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.roles.job import Job, Member
-from perfwatch.triage.roles.placement import RUNS
+from perfwatch.triage.roles.job import Job, Member, training_thread
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile, at_training, lasting, profile
+from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, FEW_TIMES, MINUTE_SECONDS, MOSTLY, TWICE
 from perfwatch.triage.waits.devices import served
-from perfwatch.triage.words.frames import any_tag, steps_torch, tags
+from perfwatch.triage.words.code import line_of, names
+from perfwatch.triage.words.frames import any_tag, steps_torch, tags, user_frame
 from perfwatch_probes import readings as r
 
 STEP_GRACE = 5.0  # a rank is late when it made no step for so many times its usual longest ...
 STEP_GRACE_SECONDS = 3.0  # ... and at least for so long
-RECENT_SECONDS = 60.0  # of step times that count as usual ...
-ENOUGH_STEPS = 20  # ... and so many at least, however long ago: a step over many passes takes minutes
 REMEMBERED_SECONDS = 300.0  # in which the longest step counts: a round of rollouts or an evaluation ends in one
 WARM_UP_STEPS = 10  # of a process: the first ones compile, allocate and autotune
 NEWEST_SECONDS = 10.0  # of steps that tell how long one takes now
-LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds
 LONGER = 2.5  # times the usual one: it is not only steps that were made
-STEPS_SEEN = 2
 STEP_TAGS = {*TRAINING_TAGS} - {"loader"}
-COUNTED_BETWEEN = 3  # looks at the count; the steps before another graph is captured fall into one or two
-EVALUATIONS = 3  # of the closure that an optimizer was given; one of torch ends its step after so many at most
-OFTEN = 2.0  # times the steps that were made: passes that are met are the least that there were
 STILL_SHARE = 0.95  # of the samples in one stack; a nonblocking dump tears about 3 %
 STILL_SAMPLES = 4
 
@@ -56,12 +51,17 @@ class StepClock:
         return median(self.usual[-max(1, lately) :])
 
     def is_overdue(self, seconds: float, times: float) -> bool:
-        """Whether no step came for so long, and for so many times the longest that was seen."""
+        """True if no step came for so long, and for so many times the longest that was seen."""
         return (self.ago_seconds or 0.0) > max(seconds, times * (self.longest_seconds or 0.0))
+
+    def paused(self, seconds: float) -> bool:
+        """True if one step took most of the last seconds, and no other was like it: a pause, which says nothing of the pace."""
+        *others, longest = sorted(self.intervals) or (0.0,)
+        return longest >= MOSTLY * seconds and longest >= STEP_GRACE * max(others, default=0.0)
 
     @property
     def late(self) -> bool:
-        """Whether the next step should have come long ago, by how long steps took: only then does its silence say anything."""
+        """True if the next step should have come long ago, by how long steps took: only then does its silence say anything."""
         return (self.ago_seconds or 0.0) > max(STEP_GRACE_SECONDS, STEP_GRACE * (self.long_seconds or 0.0))
 
     @property
@@ -80,7 +80,7 @@ class Progress:
     steps: StepClock | None = None
 
 
-def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> StepClock | None:
+def step_clock(history: History, pid: int, seconds: float = MINUTE_SECONDS) -> StepClock | None:
     """The agent's count in one process over the last ``seconds``; None where there is no agent, or steps are out of its sight.
 
     Those inside of a CUDA graph are: the optimizer is called when the graph is captured, and then never again.
@@ -94,7 +94,7 @@ def step_clock(history: History, pid: int, seconds: float = RECENT_SECONDS) -> S
         return None
     series = history.series(r.Steps, pid, seconds=seconds) or whole[-1:]
     intervals = _intervals(series)
-    usual = intervals if len(intervals) >= ENOUGH_STEPS else _intervals(_newest(whole))[-ENOUGH_STEPS:]
+    usual = intervals if len(intervals) >= ENOUGH_SAMPLES else _intervals(_newest(whole))[-ENOUGH_SAMPLES:]
     longest = history.once(
         ("longest step", pid), lambda: _longest(history.series(r.Steps, pid, seconds=REMEMBERED_SECONDS))
     )
@@ -125,7 +125,7 @@ def _intervals(looks: list[Seen[r.Steps]]) -> tuple[float, ...]:
 def _newest(looks: list[Seen[r.Steps]]) -> list[Seen[r.Steps]]:
     """The newest looks that tell of enough steps, or all."""
     told = accumulate(len(one.reading.interval_seconds) for one in reversed(looks))
-    needed = next((number for number, steps in enumerate(told, 1) if steps >= ENOUGH_STEPS), len(looks))
+    needed = next((number for number, steps in enumerate(told, 1) if steps >= ENOUGH_SAMPLES), len(looks))
     return looks[-needed:]
 
 
@@ -151,32 +151,19 @@ def stepped(history: History, pid: int) -> list[tuple[float, float]]:
 
 
 def _in_graphs(history: History, pid: int, tid: int, ago_seconds: float) -> bool:
-    """Whether graphs are replayed since the last step, and steps were not counted between replays (of their forward pass) before."""
+    """True if graphs are replayed since the last step, and steps were not counted between replays (of their forward pass) before."""
     since = history.at - ago_seconds
     lately = history.series(r.Stack, pid, tid, seconds=ago_seconds)
     if not any(one.at - one.reading.span_seconds >= since and _replays(one.reading) for one in lately):
         return False
     first = next(one.at for one in history.series(r.Stack, pid, tid) if _replays(one.reading))
     steps = [one for one in history.series(r.Steps, pid) if one.at > first]
-    return sum(later.reading.count > earlier.reading.count for earlier, later in pairwise(steps)) < COUNTED_BETWEEN
+    # The steps before another graph is captured fall into one or two looks.
+    return sum(later.reading.count > earlier.reading.count for earlier, later in pairwise(steps)) < FEW_TIMES
 
 
 def _replays(stack: r.Stack) -> bool:
     return any_tag(tags(stack), "graph_replay")
-
-
-def training_thread(history: History, rank: Member) -> int:
-    """The thread that runs the steps: what the agent says, else the one seen at training work, else Ray's for it, else the main one."""
-    steps = history.latest(r.Steps, rank.pid)
-    if steps is not None and steps.reading.tid:
-        return steps.reading.tid
-    if was_at(history, rank.pid, rank.pid, *TRAINING_TAGS):
-        return rank.pid
-    for tid in python_threads(history, rank.pid):
-        if was_at(history, rank.pid, tid, "optimizer", "loader", "backward"):
-            return tid
-    given = (tid for tid in python_threads(history, rank.pid) if was_at(history, rank.pid, tid, RUNS))
-    return next(given, rank.pid)
 
 
 def progress(history: History, rank: Member, job: Job) -> Progress:
@@ -187,8 +174,8 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
         if not steps.late:
             return Progress("moving", f"step {steps.count} was {duration(steps.ago_seconds)} ago", tid, steps)
     moved = motion(history, rank.pid, tid)
-    if moved.state in ("T", "t"):
-        return Progress("still", "stopped", tid, steps)
+    if steps is None and (often := _paced(history, rank.pid, tid, moved)):
+        return Progress("moving", f"it wakes {often:.2g} times a second from a sleep in a loop that trains", tid, steps)
     device = served(history, rank.pid, tid, job)
     if device is not None and not device[0]:
         return Progress("still", device[1], tid, steps)
@@ -204,11 +191,9 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
         return Progress("busy" if late else "moving", device[1], tid, steps)
     if moved.frozen:
         return Progress("still", "the training thread does not run", tid, steps)
-    samples, alike = moved.samples, moved.steady_share
-    if 0 < samples < STILL_SAMPLES and moved.in_vain:  # the next record is late
-        samples, alike = recent.samples, _alike(recent)
-    if samples >= STILL_SAMPLES and alike >= STILL_SHARE and moved.seconds >= 0.9 and not _steps_between(recent):
-        return Progress("still", f"one stack in {alike:.0%} of {samples} samples", tid, steps)
+    stands = moved.samples >= STILL_SAMPLES and moved.steady_share >= STILL_SHARE and moved.seconds >= 0.9
+    if stands and not _steps_between(recent):
+        return Progress("still", f"one stack in {moved.steady_share:.0%} of {moved.samples} samples", tid, steps)
     if recent.samples < STILL_SAMPLES:
         if not late and _steps_seen(lasting(history, rank.pid, tid, LATELY_SECONDS)):
             return Progress("moving", "it runs, as when steps were last looked at", tid, steps)
@@ -218,28 +203,33 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
     return Progress("busy", f"no step in {recent.samples} samples", tid, steps)
 
 
-def _alike(recent: Profile) -> float:
-    """The share of the samples that are of the same stack as the newest one."""
-    newest = stack_key(recent.sights[-1].reading) if recent.sights else None
-    return recent.share_where(lambda stack: stack_key(stack) == newest)
+def _paced(history: History, pid: int, tid: int, moved: Motion) -> float:
+    """How often a second a thread wakes whose loop trains and then sleeps in each turn: such steps may be too short to be sampled.
+
+    0 for any other thread: one that sleeps because something has failed, or is not there yet, may never come to train.
+    """
+    seen, often = history.latest(r.Stack, pid, tid), moved.switches_per_second or 0.0
+    line = line_of(history, user_frame(seen.reading)) if seen is not None else None
+    paced = line is not None and line.steps_each_turn and "sleep" in names(line.calls)
+    return often if paced and often * moved.seconds >= TWICE else 0.0
 
 
 def _steps_seen(seen: Profile) -> bool:
-    """Whether the samples are of steps that go on: much of it training code, at several places."""
+    """True if the samples are of steps that go on: much of it training code, at several places."""
     at_work = sum(one.reading.samples for one in seen.sights if trains(one.reading))
     if not any(trains(one.reading) and tags(one.reading) & STEP_TAGS for one in seen.sights):
         return False
     places = {stack_key(one.reading) for one in seen.sights}
-    return at_work >= STEPS_SEEN and len(seen.lines()) + len(places) > 3
+    return at_work >= TWICE and len(seen.lines()) + len(places) > 3
 
 
 def trains(stack: r.Stack) -> bool:
-    """Whether a stack is at training work, not at the imports or the compilation that some of it begins with."""
+    """True if a stack is at training work, not at the imports or the compilation that some of it begins with."""
     return at_training(stack) and not any_tag(tags(stack), "compile", "import")
 
 
 def evaluates(stack: r.Stack) -> bool:
-    """Whether a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step.
+    """True if a stack is in a backward pass that an optimizer of torch asked for: L-BFGS makes hundreds of them in one step.
 
     Lightning's are all of that kind, one in each step.
     """
@@ -249,7 +239,7 @@ def evaluates(stack: r.Stack) -> bool:
 def evaluated(history: History, pid: int, tid: int, seconds: float) -> int:
     """How many such passes were met lately, if several of them belong to each step that was made meanwhile; else 0."""
     passes = profile(history, pid, tid, seconds=seconds).turns(evaluates)
-    return passes if passes >= max(EVALUATIONS, OFTEN * _made(history, pid, seconds)) else 0
+    return passes if passes >= max(FEW_TIMES, TWICE * _made(history, pid, seconds)) else 0
 
 
 def _made(history: History, pid: int, seconds: float) -> int:
@@ -262,13 +252,13 @@ def _made(history: History, pid: int, seconds: float) -> int:
 
 
 def _steps_between(recent: Profile) -> bool:
-    """Whether a thread that nearly always waits was seen at training work in between, twice or more and in different lines."""
+    """True if a thread that nearly always waits was seen at training work in between, twice or more and in different lines."""
     stacks = {
         stack_key(one.reading)
         for one in recent.sights
         if trains(one.reading) and any_tag(tags(one.reading), "backward", "optimizer", "forward")
     }
-    return len(stacks) >= STEPS_SEEN
+    return len(stacks) >= TWICE
 
 
 def besides_training(seen: Profile) -> r.Frame | None:

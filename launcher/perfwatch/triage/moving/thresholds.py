@@ -13,5 +13,7 @@ LIBRARIES_BYTES = 2**20  # per second: what short-lived children read of their l
 USAGE_SECONDS = 10.0  # of CPU time and bytes, two rounds of the slowest probe
 TRAFFIC_SECONDS = 12.0
 MEANT_SECONDS = 600.0  # a longer sleep is taken for one that is not meant to end
+KEEPS_WAITING_SECONDS = 240.0  # a sleep for which a training thread has to wait is seldom meant to be longer
 LATE_SECONDS = 1.0  # after its deadline a thread has run again
 LOOP_SECONDS = 30.0  # of samples from which the loop around a thread is found
+LATELY_SECONDS = 12.0  # of stacks that tell what it is at; a crowded machine delays a record by seconds

@@ -5,29 +5,26 @@ for all that it does is one. What tells them apart: a loop that ends is left, if
 that were seen to end took so long.
 """
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.history import History, Seen
+from perfwatch.triage.history import Seen, once
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.motion import whole
 from perfwatch.triage.moving.within import inside_of, stays
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.thresholds import MANY_TIMES
 from perfwatch.triage.words.code import TRAINS, line_of, names
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, tags
+from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, tags
 from perfwatch_probes import readings as r
 
 UPDATES = ("backward", "optimizer", "scaler")
-FEW_FORWARD = 6  # samples in a forward pass
 # What a loop calls that goes through something, or answers somebody: it ends with what it is given, or is a service.
 GIVEN = frozenset("next get fetch read recv receive load pop popleft poll take accept input put send".split())
-# A comprehension turns as a ``for`` loop does, without a line of its own.
-COMPREHENSION = re.compile(r"[(\[{].*\bfor\b.+\bin\b")
-MANY_TIMES = 30.0  # the longest evaluation that was seen to end
+LONGEST_TIMES = 30.0  # the longest evaluation that was seen to end
 LONG = 8.0  # times the patience: a watch remembers no more than ten minutes, and of longer ones nothing can be told
 
 
@@ -44,16 +41,13 @@ class Unleft:
 
     @property
     def doubted(self) -> bool:
-        """Whether it has lasted too long to be called an evaluation."""
+        """True if it has lasted too long to be called an evaluation."""
         return self.seconds >= self.doubtful_seconds
 
 
+@once
 def unleft(case: Case, rank: Member) -> Unleft | None:
     """The ``while`` loop around forward passes that a rank is in; None where there is none, or it trains in there."""
-    return case.history.once(("unleft", rank.pid), lambda: _unleft(case, rank))
-
-
-def _unleft(case: Case, rank: Member) -> Unleft | None:
     history, node = case.history, case.chains[rank.pid].start
     loop = loop_of(history, node)
     loops, at = loop.kinds, loop.frame
@@ -73,39 +67,25 @@ def _unleft(case: Case, rank: Member) -> Unleft | None:
     before = [one for one in series if one.at < now.begin]
     since = [one for one in series if one.at >= now.begin]
     passes = sum(one.reading.samples for one in since if "forward" in tags(one.reading))
-    if passes < FEW_FORWARD or any(_updates(one) for one in since):
-        return None
-    if _goes_through_all(history, since, at):
+    if passes < MANY_TIMES or any(_updates(one) for one in since):
         return None
     usual, patience = _usual(before, at), temporal(case)
-    known = usual is not None and MANY_TIMES * usual <= LONG * patience
-    least = MANY_TIMES * usual if known and usual is not None else 0.0
-    doubtful = max(patience, least) if known else COUNTS_TIMES * patience
+    least = None if usual is None or LONGEST_TIMES * usual > LONG * patience else LONGEST_TIMES * usual
+    doubtful = COUNTS_TIMES * patience if least is None else max(patience, least)
     return Unleft(
         frame=now.loop,
         samples=now.samples,
         seconds=now.seconds,
-        usual_seconds=usual if known else None,
+        usual_seconds=None if least is None else usual,
         doubtful_seconds=doubtful,
         told_seconds=max(COUNTS_TIMES * patience, doubtful),
     )
 
 
 def _is_given(line: r.SourceLine) -> bool:
-    """Whether a loop asks for what it goes through, hands something on, or trains by its text."""
+    """True if a loop asks for what it goes through, hands something on, or trains by its text."""
     called = names(line.loop_calls)
     return line.hands_out or called >= TRAINS or any(GIVEN.intersection(name.lower().split("_")) for name in called)
-
-
-def _goes_through_all(history: History, since: list[Seen[r.Stack]], at: r.Frame) -> bool:
-    """Whether most of it is at lines that go through something in a comprehension, which comes to its end."""
-    here = [(one.reading.samples, frame) for one in since for frame in one.reading.frames if _same(frame, at)]
-    through = sum(samples for samples, frame in here if (line := line_of(history, frame)) and _comprehends(line))
-    return through > sum(samples for samples, _ in here) / 2
-
-
-def _comprehends(line: r.SourceLine) -> bool:
-    return COMPREHENSION.search(line.text) is not None
 
 
 def _usual(before: list[Seen[r.Stack]], at: r.Frame) -> float | None:
@@ -114,14 +94,10 @@ def _usual(before: list[Seen[r.Stack]], at: r.Frame) -> float | None:
     pauses = [
         before[later].at - before[earlier].at
         for earlier, later in pairwise(updates)
-        if any(_same(frame, at) for one in before[earlier + 1 : later] for frame in one.reading.frames)
+        if any(inside(at, one.reading) for one in before[earlier + 1 : later])
     ]
     return max(pauses, default=None)
 
 
 def _updates(seen: Seen[r.Stack]) -> bool:
     return any_tag(tags(seen.reading), *UPDATES)
-
-
-def _same(frame: r.Frame, other: r.Frame) -> bool:
-    return (frame.function, frame.file) == (other.function, other.file)

@@ -8,22 +8,17 @@ they take less than a hundredth of its time; then a line that the thread writes 
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfwatch.triage.history import History, Seen
+from perfwatch.triage.history import History, Seen, once
 from perfwatch.triage.moving.motion import whole
+from perfwatch.triage.shares.thresholds import BEYOND
 from perfwatch.triage.words.code import asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import is_named, is_user, own_frames, short_name, tags, tags_of
 from perfwatch_probes import readings as r
 
 FETCH = "fetch of a batch"
 UPDATE = "optimizer step"
-CALLS = {
-    "forward": "forward pass",
-    "fetch": FETCH,
-    "backward": "backward pass",
-    "optimizer": UPDATE,
-}
+CALLS = {"forward": "forward pass", "fetch": FETCH, "backward": "backward pass", "optimizer": UPDATE}
 GRADIENTS = frozenset({"backward", "grad"})  # an optimizer whose loop asks for them trains in there, turn by turn
-TIMES_BEFORE = 3.0  # the longest time that it was in there before and came out
 UNREAD_SECONDS = 10.0  # until then a line may yet be read (measured: up to 7 s); later it was met too seldom for that
 PAUSE_SECONDS = 10.0  # in which nobody looks; for the rest of a longer one it may have been anywhere
 # What a loop may write with: of one that does, what its thread writes tells nothing.
@@ -57,12 +52,9 @@ class Stay:
     loop: r.Frame | None = None  # the newest line of it that is known to be in the loop
 
 
+@once
 def turns_within(history: History, pid: int, tid: int) -> Within | None:
     """The loop that a thread has not left for many samples; None where there is none, or its source was not read."""
-    return history.once(("turns within", pid, tid), lambda: _turns_within(history, pid, tid))
-
-
-def _turns_within(history: History, pid: int, tid: int) -> Within | None:
     stacks = whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
     if not stacks:
         return None
@@ -76,14 +68,13 @@ def _of_frame(history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Fra
     if called is None:
         return None
     sights = (_same_call(own_frames(seen.reading), frames[depth], frames[depth + 1 :]) for seen in reversed(stacks))
-    line = next(
-        (line for one in sights if (line := line_of(history, one)) is not None), None
-    )  # the newest that was read
+    # The newest that was read.
+    line = next((line for one in sights if (line := line_of(history, one)) is not None), None)
     if line is None or "while" not in line.loops:
         return None
     loops = line.loops[line.loops.index("while") :]
     *earlier, now = stays(history, stacks, frames[depth:], loops) or [Stay(0.0, 0.0, 0.0)]
-    usual = TIMES_BEFORE * max((one.seconds for one in earlier), default=0.0)
+    usual = BEYOND * max((one.seconds for one in earlier), default=0.0)
     seconds = now.seconds + min(history.at - now.end, PAUSE_SECONDS)
     if now.loop is None or now.samples < ENOUGH_SAMPLES or seconds < usual:
         return None
@@ -113,10 +104,7 @@ def _turns(history: History, frame: r.Frame, loops: tuple[str, ...]) -> bool | N
 
 
 def stays(
-    history: History,
-    stacks: list[Seen[r.Stack]],
-    frames: tuple[r.Frame, ...],
-    loops: tuple[str, ...],
+    history: History, stacks: list[Seen[r.Stack]], frames: tuple[r.Frame, ...], loops: tuple[str, ...]
 ) -> list[Stay]:
     """The times in that call and in the loop, oldest first; the newest stack is of the last one. None where it is of no such time.
 
@@ -173,15 +161,12 @@ class Anew:
     by_workers: bool  # starting them takes most of the time: a brief step between two epochs may be missed
 
 
+@once
 def begins_anew(history: History, pid: int, tid: int) -> Anew | None:
     """The loop of a thread that has come to the end of its loader, and started it again, without any batch in between.
 
     A filter that rejects every sample looks like a slow fetch: what tells it apart is that the data set ends.
     """
-    return history.once(("begins anew", pid, tid), lambda: _begins_anew(history, pid, tid))
-
-
-def _begins_anew(history: History, pid: int, tid: int) -> Anew | None:
     stacks = whole([seen for seen in history.series(r.Stack, pid, tid) if seen.reading.frames])
     at = max((n for n, one in enumerate(stacks) if tags(one.reading) & PASSES), default=-1)
     since = stacks[at + 1 :]

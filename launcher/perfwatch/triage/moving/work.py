@@ -7,17 +7,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion, stacks_of
+from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.thresholds import (
     LIBRARIES_BYTES,
-    LOOP_SECONDS,
     OF_OTHER_THREADS,
     SIGN_OF_LIFE,
     TRAFFIC_SECONDS,
     USAGE_SECONDS,
     WORKS_BYTES,
 )
-from perfwatch.triage.waits.node import Node
 from perfwatch_probes.readings import Descriptor, ProcessUsage, Thread, Traffic
 
 
@@ -112,18 +110,3 @@ def received(file: Descriptor) -> float | None:
 def taken(file: Descriptor) -> float | None:
     """Bytes sent on a connection that its other end has taken; None where that is not known."""
     return None if file.socket is None else file.socket.sent_bytes
-
-
-def moves_data(history: History, node: Node) -> bool:
-    """True if a thread reads or writes so much itself that its loop is one over data, which come to an end."""
-    rate = history.rate(Thread, node.pid, node.tid, of=chars_of, seconds=LOOP_SECONDS)
-    return rate is not None and rate >= WORKS_BYTES
-
-
-def releases_gil(history: History, node: Node) -> bool:
-    """True if a thread was seen without the GIL half of the time: it computes in native code and does not only run Python.
-
-    Measured: loops of small torch operations 80 to 100 % of the dumps, of plain Python none.
-    """
-    known = [seen.reading.owns_gil for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS)]
-    return known.count(False) > 0 and known.count(False) >= known.count(True)

@@ -1,14 +1,16 @@
-"""Calls between ranks as cards, stacks and lines of text show them: whether a rank is in one, in which, and how that reads.
+"""Calls between ranks as cards, stacks and lines of text show them: whether a rank is in one, in which, and what travels for it.
 
 mpi4py is compiled: a call into it has no frame of its own, so only the text of the program's line shows it. A rank that waits there
 for others spins at a full core. That it runs is no progress, and that it stays in one line is no standstill: many exchanges look so.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from perfwatch.triage.cards.gpu import Regime
+from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.case import Case
+from perfwatch.triage.moving.flows import SHORTEST_SECONDS, SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
+from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.ranks.groups import WaitGraph
 from perfwatch.triage.shares.own_work import has_several, mpi_calls
 from perfwatch.triage.waits.chain import Chain
@@ -16,8 +18,10 @@ from perfwatch.triage.waits.node import Node
 from perfwatch.triage.waits.threads import may_act, other_threads
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import any_tag, collective_name, short_name, tags, tags_of
+from perfwatch_probes import readings as r
 from perfwatch_probes.readings import SourceLine, Stack
 
+MEBIBYTE = 2**20
 NEW_GROUP = "new_group"
 BEGUN = "a send or receive"  # of which only the handle is seen
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
@@ -52,6 +56,7 @@ class Calls:
     exchange: bool = False  # some rank sends or receives
     ranks_seen: frozenset[int] = frozenset()  # pids of ranks that live
     by_rank: dict[int, int] = field(default_factory=dict)  # their pids by rank
+    hidden: bool = False  # what the card of some rank does for it is hidden by the work of other jobs on it
     travels: bool | None = None  # data travels between the ranks; None: not known
     come: dict[frozenset[int], bool] = field(default_factory=dict)  # of a set of ranks: are all of them in calls
 
@@ -128,3 +133,73 @@ def exchange(case: Case, chain: Chain, only: frozenset[str] | None = None) -> So
     line = calling_line(case.history, chain.end.node.stack)
     calls = mpi_calls(line, case.job) if line is not None else frozenset()
     return line if (calls if only is None else calls & only) else None
+
+
+# What travels between the ranks: over their connections, RDMA ports and NVLink
+
+
+def has_arrived(flow: Flow | None, on_cards: bool) -> bool:
+    """True if nothing is under way over the ranks' connections, and what is exchanged goes over these: gloo has nothing else."""
+    return flow is not None and (flow.delivered if on_cards else flow.owes_nothing)
+
+
+def carried(case: Case, seconds: float) -> Flow | None:
+    """What went over the ranks' connections, of what they carried the least; RDMA ports and NVLink count in the rate.
+
+    None: not every rank's were read twice.
+    """
+    flows = [flow(case.history, rank.pid, seconds) for rank in case.ranks]
+    known = [one for one in flows if one is not None]
+    if not known or len(known) < len(flows):
+        return None
+    rates = (*(one.bytes_per_second for one in known), *_rates(case, ("rdma",), seconds))
+    return Flow(
+        sum(rates) + _nvlink_bytes_per_second(case, seconds),
+        sum(one.queued_bytes for one in known),
+        sum(one.retransmits for one in known),
+        min(one.carried_bytes for one in known),
+        sum(one.standing_bytes for one in known),
+    )
+
+
+def _travelling(case: Case, seconds: float) -> float | None:
+    """Bytes a second over the last ``seconds``, all interfaces (the loopback too) and cards together; None: not known."""
+    rates = _rates(case, ("netdev", "rdma"), seconds)
+    return sum(rates) + _nvlink_bytes_per_second(case, seconds) if rates else None
+
+
+def between_ranks(case: Case) -> float | None:
+    """Bytes a second over the ranks' own connections lately; where these were not read, all that travels. None: not known."""
+    own = carried(case, WINDOW_SECONDS)
+    return _travelling(case, WINDOW_SECONDS) if own is None else own.bytes_per_second
+
+
+def travels(case: Case) -> bool | None:
+    """True if anything goes over the ranks' own connections now; None: those of no rank, or not yet of all, were read twice.
+
+    Of very many ranks on one machine only the first are read: what all of them wait in goes over theirs, too.
+    """
+    read = [rank.pid for rank in case.ranks if case.history.latest(r.Traffic, rank.pid) is not None]
+    flows = [newest_flow(case.history, pid) for pid in read]
+    known = [one.bytes_per_second for one in flows if one is not None]
+    return None if not known or len(known) < len(flows) else sum(known) > SILENT_BYTES_PER_SECOND
+
+
+def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:
+    """Of each interface or port of these kinds, in each direction, as far as they were read twice."""
+    history = case.history
+    newest = ((key, history.latest(r.Network, *key)) for key in history.entities(r.Network))
+    keys = [key for key, interface in newest if interface is not None and interface.reading.kind in kinds]
+    directions: tuple[Callable[[r.Network], float], ...] = (lambda one: one.received_bytes, lambda one: one.sent_bytes)
+    rates = (
+        (history.rate(r.Network, *key, of=of, seconds=span) for span in (seconds, SHORTEST_SECONDS))
+        for key in keys
+        for of in directions
+    )
+    return [known[0] for each in rates if (known := [rate for rate in each if rate is not None])]
+
+
+def _nvlink_bytes_per_second(case: Case, seconds: float) -> float:
+    """The busiest card's, in its busier direction; 0 where no card tells."""
+    cards = [card for rank in case.ranks for card in regimes(case.history, rank.pid, seconds)]
+    return max((card.nvlink_mib_per_second or 0.0 for card in cards), default=0.0) * MEBIBYTE

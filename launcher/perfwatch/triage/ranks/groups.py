@@ -10,24 +10,21 @@ messages are taken before they are received, so a receive says less: it counts o
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import wraps
 from itertools import pairwise
 from math import inf
-from typing import TypeVar
 
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import R, Seen
-from perfwatch.triage.moving.motion import TORN_SHARE, moves, stack_key
+from perfwatch.triage.history import R, Seen, once
+from perfwatch.triage.moving.motion import TORN_SHARE, moves, weights_of
+from perfwatch.triage.shares.thresholds import TWICE
 from perfwatch.verdict import Evidence
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import BATCH, UNANSWERED, Operation, RecordedGroup
-
-T = TypeVar("T")
 
 SHOWN = 8  # ranks or calls that one sentence lists
 FEW = 4  # pieces of evidence of one kind
@@ -36,7 +33,6 @@ UNHEARD = ("dead", "unresponsive", "missing")  # states of a member that RAS doe
 OLD_SECONDS = 3.0  # an answer that is older is called so; ranks that are asked together answer within it
 STALE_SECONDS = 40.0  # an older answer is not about now, unless nothing has moved since
 LATE_SECONDS = 8.0  # RAS takes so long to answer: until then after a restart, it may have been asked before
-MEANWHILE = 2  # steps that a rank made while a group's counts stood: it makes its steps without that group
 LONGEST_APART = 10_000  # sequence numbers that are further apart are not of one group
 # Calls whose tensors must be of one size in every rank; of the others, sizes may differ by design or by rank.
 SAME_SIZE = frozenset(
@@ -50,11 +46,6 @@ GroupKey = tuple[str, tuple[int, ...]]  # name and ranks: older versions of torc
 Dump = Seen[RecordedGroup]
 Answer = Seen[r.Communicator]
 Edges = dict[int, tuple[int, ...]]  # by rank, the ranks that it waits for
-
-
-def once_per_case(answer: Callable[[Case], T]) -> Callable[[Case], T]:
-    """A question about a case that is answered once, until a reading is added."""
-    return wraps(answer)(lambda case: case.history.once((answer.__module__, answer.__name__), lambda: answer(case)))
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ class Disagreement:
     over: bool  # every rank has got past it: the data was mixed up, and training went on
 
 
-@once_per_case
+@once
 def standings(case: Case) -> list[Standing]:
     """Every group whose counts stand, by either source: the recorders first, which also know the operation."""
     return [*_recorded(case), *_by_ras(case)]
@@ -132,7 +123,7 @@ def counted_apart(case: Case) -> Standing | None:
     return next((one for one in standings(case) if one.crossed and stepped >= one.seconds), None)
 
 
-@once_per_case
+@once
 def growing(case: Case) -> bool:
     """True if counts grew between RAS' last two answers about any group: then the job goes on."""
     return any(_counts(one[-1]) != _counts(one[-2]) for one in _counted(case) if len(one) > 1)
@@ -174,7 +165,7 @@ def shown(operation: Operation) -> str:
 # What the recorders say
 
 
-@once_per_case
+@once
 def recorded_groups(case: Case) -> dict[GroupKey, list[Dump]]:
     """By group, the newest dump of each living rank in it, in rank order, without those that have not answered since."""
     groups: dict[GroupKey, list[Dump]] = defaultdict(list)
@@ -254,7 +245,7 @@ def _reach(group: RecordedGroup) -> tuple[object, ...]:
     return group.enqueued, group.completed, sends
 
 
-@once_per_case
+@once
 def disagreement(case: Case) -> Disagreement | None:
     """The newest one that is still open, else the newest of all; None where the ranks agree as far as was recorded."""
     found: list[Disagreement] = []
@@ -288,7 +279,7 @@ def _is_outdated(case: Case, dump: Dump) -> bool:
     return dump.reading.origin == "file" and _went_on_at(case) > dump.at - dump.reading.written_ago_seconds
 
 
-@once_per_case
+@once
 def _went_on_at(case: Case) -> float:
     """When a rank was last known to make a step, or RAS to have counted a call before it counted more."""
     last = -inf
@@ -333,7 +324,7 @@ def _is_used(case: Case, level: Standing) -> bool:
     since = level.at - level.looks_seconds
     for rank in case.ranks:
         counts = [one.reading.count for one in case.history.series(r.Steps, rank.pid) if since <= one.at <= level.at]
-        if counts and counts[-1] - counts[0] >= MEANWHILE:
+        if counts and counts[-1] - counts[0] >= TWICE:  # it makes its steps without that group
             return False
     return True
 
@@ -401,7 +392,7 @@ def _seat(case: Case, member: r.GroupMember, whole: bool, here: bool) -> Seat:
     )
 
 
-@once_per_case
+@once
 def _counted(case: Case) -> list[list[Answer]]:
     """RAS' answers about each group that still exists, if they are about now.
 
@@ -532,7 +523,7 @@ class WaitGraph:
         )
 
 
-@once_per_case
+@once
 def wait_graph(case: Case) -> WaitGraph | None:
     """The ranks that wait for each other now; None where nothing stands still, or neither source tells."""
     return _by_records(case) or _by_counts(standings(case))
@@ -710,7 +701,7 @@ class _Known:
 
 
 def unmoved_since(case: Case, at: float) -> bool:
-    """Whether every rank of the job is here, was looked at since that moment, and has neither moved nor made a step.
+    """True if every rank of the job is here, was looked at since that moment, and has neither moved nor made a step.
 
     Since an earlier moment is more than since a later one, and who has moved since one has mostly done so since the next.
     """
@@ -736,21 +727,15 @@ def _unmoved(case: Case, pid: int, at: float) -> bool:
     if any((card.kind in AT_WORK and not card.polls) or card.computes for card in regimes(case.history, pid)):
         return False
     stacks = [one for one in case.history.series(r.Stack, pid, tid, seconds=case.at - at) if one.reading.frames]
-    weights: Counter[tuple[tuple[str, str, int], ...]] = Counter()
-    for one in stacks:
-        weights[stack_key(one.reading)] += one.reading.samples
-    total = sum(weights.values())
+    weights = weights_of(stacks)
+    total = weights.total()
     if total - max(weights.values(), default=0) > TORN_SHARE * total:
         return False  # all but one together: of many lines in turn each alone is rare
     threads = case.history.series(r.Thread, pid, tid, seconds=case.at - at)
-    if threads and _sleeps(threads[-1].reading):
+    # Of one that spins for its card, the time that it runs says nothing; of one that sleeps, that it went on.
+    if threads and threads[-1].reading.state != "R" and threads[-1].reading.wait is not None:
         moved = moves(case.history, pid, tid).ago_seconds
         if moved is not None and case.at - moved > at:
             return False
     looks = sorted((at, *(one.at for one in stacks), *(one.at for one in threads), case.at))
     return len(looks) > 2 and all(later - earlier <= GAP_SECONDS for earlier, later in pairwise(looks))
-
-
-def _sleeps(thread: r.Thread) -> bool:
-    """Of one that spins for its card, the time that it runs says nothing; of one that sleeps, that it went on."""
-    return thread.state != "R" and thread.wait is not None

@@ -7,17 +7,16 @@ from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import median
+from perfwatch.triage.history import median, once
 from perfwatch.triage.moving.memory import has_trained
-from perfwatch.triage.moving.motion import Motion, motion, moves, was_at
 from perfwatch.triage.patience import wakes_soon
-from perfwatch.triage.ranks.groups import FEW, once_per_case
+from perfwatch.triage.ranks.groups import FEW
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.budget import awaits_data, trained_for
+from perfwatch.triage.shares.budget import Bin, awaits_data, budget, trained_for
 from perfwatch.triage.shares.data import WAITING_SHARE
 from perfwatch.triage.shares.own_work import waits_for_ranks
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import FEW_TIMES, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN, TWICE
+from perfwatch.triage.shares.thresholds import FEW_TIMES, MOSTLY, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN, TWICE
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.words.frames import collective_name, is_user, own_frames, show, tags, tags_of
 from perfwatch.verdict import Culprit, Evidence
@@ -67,9 +66,8 @@ def in_collective(case: Case, stack: Stack) -> bool:
 def waiting_share(case: Case, rank: Member, seen: Profile) -> float:
     """Share of the time that a rank waits in collectives, or asleep in the reduction below its backward pass."""
     explicit, below = seen.share("collective") + _exchange_share(case, seen), seen.share_where(_in_reduction)
-    moved = motion_of(case, rank, training_seconds(case, rank))
-    asleep = 1.0 - moved.run_share - (moved.delay_share or 0.0) if moved.run_share is not None else 0.0
-    return explicit + max(0.0, min(below, asleep - explicit))
+    moved = case.motion(rank, training_seconds(case, rank))
+    return explicit + max(0.0, min(below, (moved.asleep_share or 0.0) - explicit))
 
 
 def all_wait_at_once(waits: list[float]) -> float:
@@ -95,11 +93,6 @@ def _exchange_share(case: Case, seen: Profile) -> float:
     return seen.share_where(partial(waits_for_ranks, case.history, case.job))
 
 
-def motion_of(case: Case, rank: Member, seconds: float = WINDOW_SECONDS) -> Motion:
-    """How its training thread moved lately."""
-    return motion(case.history, rank.pid, case.progress[rank.pid].thread, seconds)
-
-
 # Whether they go on
 
 
@@ -111,12 +104,20 @@ def go_on(case: Case) -> bool:
     """
     meet = any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks)
     for rank in case.ranks:
-        end, moved = case.chains[rank.pid].end, moves(case.history, rank.pid, case.progress[rank.pid].thread)
+        end, moved = case.chains[rank.pid].end, case.moves(rank)
         apart = meet and end.kind not in ("collective", "gpu")
         comes_back = (moved.recurrent and moved.times >= FEW_TIMES) or meets_again(case, rank, WINDOW_SECONDS)
+        if not comes_back and _stays(case, rank):
+            return False
         if case.progress[rank.pid].kind == "still" and not apart and not comes_back and not wakes_soon(case, end):
             return False
     return True
+
+
+def _stays(case: Case, rank: Member) -> bool:
+    """True if a rank was at one line of its own for long: it was not seen to meet the others once."""
+    seen = case.profile(rank, WINDOW_SECONDS)
+    return seen.seconds >= MOSTLY * WINDOW_SECONDS and len(seen.lines()) <= 1
 
 
 def overdue(case: Case) -> bool:
@@ -129,10 +130,16 @@ def meets_again(case: Case, rank: Member, seconds: float) -> bool:
     return case.profile(rank, seconds).turns(partial(in_collective, case)) >= TWICE
 
 
+def late_in_each_step(case: Case, rank: Member) -> bool:
+    """True if the others wait for this rank in what they meet in, and go on again and again: it is late in each step, not long."""
+    others = [(other, case.profile(other, WINDOW_SECONDS)) for other in case.ranks if other.pid != rank.pid]
+    return bool(others) and all(waiting_share(case, *one) >= OFTEN for one in others) and go_on(case)
+
+
 # Which of them are there to train
 
 
-@once_per_case
+@once
 def who_train(case: Case) -> tuple[Member, ...]:
     """The ranks that are there to train: none that serves the others, or waits for a part of its own while they train on."""
     return tuple(
@@ -145,7 +152,7 @@ def trains_without(case: Case, rank: Member) -> bool:
     return 2 <= _number_that_train_on(case) == len(case.ranks) - 1 and not has_trained(case, rank)
 
 
-@once_per_case
+@once
 def _number_that_train_on(case: Case) -> int:
     return sum(case.progress[rank.pid].kind == "moving" and has_trained(case, rank) for rank in case.ranks)
 
@@ -167,7 +174,7 @@ def apart(case: Case) -> bool:
 
 
 def excused(case: Case, ranks: Profiles) -> bool:
-    """True if how long the ranks wait tells nothing of which is late: all starve, one serves the others, or one has just begun.
+    """True if how long the ranks wait tells nothing of which is late: all starve, one serves the others, has just begun, or paused once.
 
     Where every rank waits for its own data, too, chance makes now this one the last, now that one, and for long. While a rank waits for
     the others its workers go on, so that its next batches lie ready if they are any faster than the steps. A rank that has no batches
@@ -176,22 +183,22 @@ def excused(case: Case, ranks: Profiles) -> bool:
     begins = any(seen.share("import") > NOTABLE for _, seen in ranks)
     starve = all(seen.share_where(awaits_data) >= WAITING_SHARE for _, seen in ranks)
     serves = any(
-        seen.seen("shadow")
-        or (
-            _exchange_share(case, seen) and not was_at(case.history, one.pid, case.progress[one.pid].thread, "backward")
-        )
-        for one, seen in ranks
+        seen.seen("shadow") or (_exchange_share(case, seen) and not case.was_at(one, "backward")) for one, seen in ranks
     )
-    return begins or starve or serves
+    clocks = ((case.steps(one), seen) for one, seen in ranks)
+    paused = any(clock is not None and clock.paused(seen.seconds) for clock, seen in clocks)
+    return begins or starve or serves or paused
 
 
 # Which is late, as their cards tell: a collective that waits holds a card, and hardly uses it
 
 
 def late_by_cards(case: Case, ranks: Profiles) -> Late | None:
-    """One whose card is free while those of the others are taken, or whose card alone has work."""
+    """One whose card is free while those of the others are taken, or whose card alone has work: if the others' hosts wait for that."""
     cards = _cards(case, ranks)
-    return (_free(case, ranks, cards) or _working(case, ranks, cards)) if len(cards) == len(ranks) else None
+    late = (_free(case, ranks, cards) or _working(case, ranks, cards)) if len(cards) == len(ranks) else None
+    paced = [budget(case, one).share(Bin.SLEEPING) >= MOSTLY for one, _ in ranks if late and one.pid != late.rank.pid]
+    return None if any(paced) else late
 
 
 def cards_alike(case: Case, ranks: Profiles) -> bool:
@@ -298,7 +305,7 @@ def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
 
 def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     """It wants to run and does not get a CPU, much more than the others when they want to: another process has its CPUs."""
-    moved = {rank.pid: motion_of(case, rank) for rank in case.ranks}
+    moved = {rank.pid: case.motion(rank, WINDOW_SECONDS) for rank in case.ranks}
     kept = {pid: (one.delay_share or 0.0) / one.wanted_share if one.wanted_share else 0.0 for pid, one in moved.items()}
     own, most = kept[late.pid], max((share for pid, share in kept.items() if pid != late.pid), default=0.0)
     if own < DELAY_SHARE or own < DELAY_RATIO * most:

@@ -18,8 +18,9 @@ from itertools import islice
 import msgspec
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import was_at
+from perfwatch.triage.moving.motion import python_threads, was_at
 from perfwatch.triage.roles.placement import (
+    RUNS,
     Placement,
     RankGaps,
     launches,
@@ -30,8 +31,8 @@ from perfwatch.triage.roles.placement import (
     runs_training,
     untold_ranks,
 )
-from perfwatch.triage.words.frames import any_tag, is_user, own_frames, short_name, tags
-from perfwatch.triage.words.vocabulary import SERVICES
+from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.words.frames import SERVICES, any_tag, is_user, own_frames, short_name, tags
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import count
 from perfwatch_probes.lineage import lineage
@@ -41,6 +42,7 @@ COMPILE_WORDS = ("compile_worker", "_inductor")
 WORKER_THREAD = "pt_data_worker"  # the name that torch gives a DataLoader worker's main thread
 TRAINING = ("optimizer", "backward", "loader", "forward")
 OUR_NAME = "perfwatch"  # launchers, watchers and writers of ours name themselves so: never part of what they watch
+STARTED_SECONDS = 5.0  # within which a launcher starts the ranks of one host
 WAITS_FOR_CHILDREN = ("child_wait", "mp_join")
 JOINS = ("spawn_join", *WAITS_FOR_CHILDREN)
 
@@ -167,9 +169,8 @@ class Sights:
         self._history, self.processes, self.ended = history, processes, ended
         self.all: dict[int, set[str]] = {}  # tags of all its threads' newest stacks
         self.main: dict[int, r.Stack] = {}
-        self.in_group: set[int] = (
-            set()
-        )  # Belongs to a process group, by its stacks or a thread that torch made for one.
+        # Belongs to a process group, by its stacks or a thread that torch made for one.
+        self.in_group: set[int] = set()
         self.for_ray: set[int] = set()  # A thread of it runs a training that was given to Ray.
         self.stores: set[int] = set()  # It serves torch's store, which rank 0 does.
         for pid, tid in history.entities(r.Stack):
@@ -202,9 +203,13 @@ class Sights:
         counted = self._history.latest(r.Steps, pid)
         return counted is not None and counted.reading.count > 0
 
+    def has_trained(self, pid: int) -> bool:
+        """True if it has made steps, or was seen in the midst of one."""
+        return self.counts(pid) or self.was_at(pid, "backward", "optimizer")
+
     def trains(self, pid: int) -> bool:
-        """True if it lives and has made steps, or was seen in the midst of one."""
-        return pid not in self.ended and (self.counts(pid) or self.was_at(pid, "backward", "optimizer"))
+        """True if it has trained and lives."""
+        return pid not in self.ended and self.has_trained(pid)
 
     def asks(self, pid: int) -> bool:
         """True if its main thread is in a library's own loop, which takes its next task from a queue."""
@@ -424,17 +429,28 @@ def _placed(sights: Sights, told: dict[int, Placement]) -> Found:
 def _ended_unread(sights: Sights, found: Ranks, size: int | None) -> Ranks:
     """Ranks that were zombies at first sight, so that nothing of them could be read: siblings of the others, as many as are missing.
 
-    A launcher starts its ranks in their order. Where others are missing as well, nothing says which one a zombie was.
+    Only where all ranks are known to be on this host, and of those that started with the others: any program leaves zombies. A
+    launcher starts its ranks in their order; of several, nothing else says which number each had.
     """
-    parents = {sights.processes[pid].parent_pid for pid in found}
+    ranks = [sights.processes[pid] for pid in found]
+    if size is None or not all(_is_whole(one, size) for one in ranks):
+        return {}
+    parents, first = {one.parent_pid for one in ranks}, min(one.start_ticks for one in ranks)
     zombies = sorted(
         pid
         for pid, one in sights.processes.items()
         if pid in sights.ended and one.python and not one.command and one.parent_pid in parents and pid not in found
+        if abs(one.start_ticks - first) <= STARTED_SECONDS * TICKS_PER_SECOND
     )
-    if not zombies or size != len(found) + len(zombies):
+    if len(found) + len(zombies) != size:
         return {}
     return dict(zip(zombies, (number for number in range(size) if number not in found.values()), strict=False))
+
+
+def _is_whole(rank: r.Process, size: int) -> bool:
+    """True if a rank says that its whole job is on this host: as many ranks here as in all, or a store on the loopback."""
+    address = rank.environment.get("MASTER_ADDR", "")
+    return rank.local_world_size == size or address == "localhost" or address.startswith("127.")
 
 
 def _by_start(processes: Iterable[r.Process]) -> list[r.Process]:
@@ -479,7 +495,7 @@ def _work_for(sights: Sights, pid: int, grouped: list[int]) -> bool:
     """
     if not grouped or any_tag(sights.of_main(pid), *JOINS) or any(map(sights.trains, grouped)):
         return False
-    if sights.trains(pid):
+    if sights.has_trained(pid):
         return pid not in sights.in_group or all(map(sights.has_asked, grouped))
     return len(grouped) == 1 and sights.asks(grouped[0])
 
@@ -535,3 +551,17 @@ def is_service(process: r.Process) -> bool:
 def is_worker(sights: Sights, process: r.Process) -> bool:
     """True if a process is a DataLoader worker."""
     return process.name.startswith(WORKER_THREAD) or "worker" in sights.of(process.pid)
+
+
+def training_thread(history: History, rank: Member) -> int:
+    """The thread that runs the steps: what the agent says, else the one seen at training work, else Ray's for it, else the main one."""
+    steps = history.latest(r.Steps, rank.pid)
+    if steps is not None and steps.reading.tid:
+        return steps.reading.tid
+    if was_at(history, rank.pid, rank.pid, *TRAINING_TAGS):
+        return rank.pid
+    for tid in python_threads(history, rank.pid):
+        if was_at(history, rank.pid, tid, "optimizer", "loader", "backward"):
+            return tid
+    given = (tid for tid in python_threads(history, rank.pid) if was_at(history, rank.pid, tid, RUNS))
+    return next(given, rank.pid)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import msgspec
 
@@ -10,36 +11,32 @@ from perfwatch.triage.cards.accelerated import drives_a_card, sync_share
 from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.from_case import in_call
+from perfwatch.triage.graph.decide import in_call
 from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.loops import loop_of, moves_data
 from perfwatch.triage.moving.memory import computed, has_trained, since_training
-from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.motion import gil_passed_at, motion
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, SIGN_OF_LIFE, WORKS_BYTES
 from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import begins_anew, turns_within
-from perfwatch.triage.moving.work import Work, data_of, moves_data, passed, received, waited_on
+from perfwatch.triage.moving.work import Work, data_of, passed, received, waited_on
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.calls import exchange, leaves
 from perfwatch.triage.ranks.groups import growing
 from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
-from perfwatch.triage.ranks.lateness import meets_again, only_receives, trains_without
+from perfwatch.triage.ranks.lateness import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.workers import through_a_queue, without_a_batch
+from perfwatch.triage.rule import Cause, Facts, Line, Rule, Saw
+from perfwatch.triage.rules.processes import through_a_queue, without_a_batch
 from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
 from perfwatch.triage.shares.data import producers, starving
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
-from perfwatch.triage.shares.startup import prepares, prepares_natively
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
-    HIGH,
     LASTS,
     LATELY_SECONDS,
     MANY_TIMES,
-    MEDIUM,
     MINUTE_SECONDS,
     MOSTLY,
     MUCH,
@@ -55,29 +52,20 @@ from perfwatch.triage.shares.training import (
     in_environment,
     makes_gradients,
     may_leave_early,
+    prepares,
+    prepares_natively,
     searches,
     training_loop,
     without_gradients,
 )
-from perfwatch.triage.slowness import (
-    FEW_SAMPLES,
-    NOTED,
-    PHASE_SECONDS,
-    Facts,
-    Line,
-    Phase,
-    Saw,
-    phases,
-    repeated,
-    samples,
-)
+from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, PHASE_SECONDS, Phase, phases, repeated
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.native_waits import native_sockets
 from perfwatch.triage.waits.node import NATIVE_WAIT, culprit
 from perfwatch.triage.waits.other_end import sends
+from perfwatch.triage.waits.threads import native_sockets
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inner_tags, show
-from perfwatch.verdict import Culprit, Finding, Outcome
+from perfwatch.verdict import Culprit, Finding, Level, Outcome
 from perfwatch_probes.readings import Descriptor, Frame, ProcessUsage, Stack, Thread
 
 STARTING = Cause("starting", "busy", "user_code", (Thread, Stack))
@@ -85,23 +73,14 @@ EVALUATING = Cause("evaluating", "busy", "user_code", (Thread, Stack))
 COMPUTING_ON_HOST = Cause("computing_on_host", "busy", "user_code", (Thread, Stack))
 DOWNLOADING = Cause("downloading", "busy", "network", (Thread, Descriptor))
 
-LOADS = Line(
-    STARTING,
-    "the program is still starting: imports, loading or initialisation",
-    (
-        Saw(
-            "stack",
-            "imports, loads or initialises",
-            "{share:.0%} of {seen.samples} samples, {runs:.0%} of a core",
-            "training code",
-        ),
-    ),
-)
-RUNS_AT_START = Line(
-    STARTING,
-    "the program is still starting: work before the first step",
-    (Saw("stack", "runs, and has made no step", "{runs:.0%} of a core, {seen.samples} samples", "training code"),),
-)
+LOADS = STARTING.line("""
+    the program is still starting: imports, loading or initialisation
+    - saw stack: imports, loads or initialises | {share:.0%} of {seen.samples} samples, {runs:.0%} of a core | training code
+""")
+RUNS_AT_START = STARTING.line("""
+    the program is still starting: work before the first step
+    - saw stack: runs, and has made no step | {runs:.0%} of a core, {seen.samples} samples | training code
+""")
 BETWEEN_STEPS = Line(
     COMPUTING_ON_HOST, "the program does work of its own in Python between two steps", RUNS_AT_START.saw
 )
@@ -120,46 +99,38 @@ def starting(case: Case) -> Outcome:
             continue
         share = phase.profile.share("import", "load", "init")
         if share >= MOSTLY:
-            return phase.finding(case, LOADS, CERTAIN, share=share)
+            return phase.finding(case, LOADS, Level.CERTAIN, share=share)
         age = (case.job.members[rank.pid].process.age_seconds or 0.0) + case.at
         young = steps is not None and age < MINUTE_SECONDS and not phase.profile.seen("loader", "collective")
         if phase.runs > MOSTLY and young:
-            return phase.finding(case, PREPARES, MEDIUM)
+            return phase.finding(case, PREPARES, Level.MEDIUM)
         if phase.runs > SIGN_OF_LIFE and case.awaited_at_start(rank.pid):
-            return phase.finding(case, RUNS_AT_START, HIGH)
+            return phase.finding(case, RUNS_AT_START, Level.HIGH)
         if phase.runs > MOSTLY and prepares(case, rank) and not has_trained(case, rank):
-            return phase.finding(case, PREPARES, MEDIUM)
+            return phase.finding(case, PREPARES, Level.MEDIUM)
     return None
 
 
 # One that stays where gradients are switched off cannot make any: a model is to be seen at all. Between its passes it may decode for long.
 MODEL_SHARE, MODEL_SAMPLES = 0.003, 1.0
 LONG = 10.0  # times the patience, or thirty times the longest step: until then it may well be over soon
-EVALUATES = Line(
-    EVALUATING,
-    "the model runs without backward or optimizer steps: {what} at {at}",
-    (
-        Saw(
-            "stack",
-            "forward passes only",
-            "{share:.0%} of {seen.samples} samples, no backward, no optimizer",
-            "backward in each step",
-        ),
-    ),
-    (("skipping_steps", "no guard is seen that leaves a loop that trains"),),
-)
-COLLECTS = Line(
-    EVALUATING,
-    "it collects experience: its environment takes {lost:.0%} of the time, mostly at {at}{late}",
-    (samples("is in step() of its environment", "as much as the environment costs"),),
-    next=("{advice}",),
-)
+EVALUATES = EVALUATING.line("""
+    the model runs without backward or optimizer steps: {what} at {at}
+    - saw stack: forward passes only | {share:.0%} of {seen.samples} samples, no backward, no optimizer | backward in each step
+    - not skipping_steps: no guard is seen that leaves a loop that trains
+""")
+COLLECTS = EVALUATING.line("""
+    it collects experience: its environment takes {lost:.0%} of the time, mostly at {at}{late}
+    - saw stack: is in step() of its environment | {lost:.0%} of {seen.samples} samples | as much as the environment costs
+    - next: {advice}
+""")
 
 
 def evaluating(case: Case) -> Outcome:
     """Fires on a rank with forward passes and neither backward nor optimizer, or one that mostly steps its environment."""
     for rank in case.ranks:
-        seen = _lately(case, rank)
+        seen, longer = case.profile(rank, PHASE_SECONDS), case.profile(rank, LATELY_SECONDS)
+        seen = longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
         if seen.samples < FEW_SAMPLES or seen.share("compile", "import") > NOTABLE:
             continue
         moving = (pid for pid, one in case.progress.items() if one.kind == "moving" and pid != rank.pid)
@@ -195,22 +166,17 @@ def _evaluates(case: Case, rank: Member, seen: Profile) -> Finding | None:
     return EVALUATES.finding(case, culprits, _certainty(case, rank, seen), what=what, at=line, share=share, seen=seen)
 
 
-def _lately(case: Case, rank: Member) -> Profile:
-    seen, longer = case.profile(rank, PHASE_SECONDS), case.profile(rank, LATELY_SECONDS)
-    return longer if seen.samples < FEW_SAMPLES or without_gradients(case.history, longer) else seen
-
-
 def _certainty(case: Case, rank: Member, seen: Profile) -> float:
     """Less where a flag may decide on an evaluation in a loop that trains, or the line may stand in a loop that never ends."""
     if line_of(case.history, seen.top_line()) is None:
-        return MEDIUM
+        return Level.MEDIUM
     if (loop := training_loop(case.history, seen)) is not None:
-        return NOTED if may_leave_early(case, rank, loop) else MEDIUM
+        return NOTED if may_leave_early(case, rank, loop) else Level.MEDIUM
     steps, around = case.steps(rank), loop_of(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
     if seen.share_where(clears) or (around.may_turn_for_ever and ago > COUNTS_TIMES * temporal(case)):
-        return MEDIUM
-    return HIGH if steps is None else CERTAIN
+        return Level.MEDIUM
+    return Level.HIGH if steps is None else Level.CERTAIN
 
 
 def collects(case: Case, rank: Member) -> Finding | None:
@@ -229,7 +195,7 @@ def collects(case: Case, rank: Member) -> Finding | None:
         culprits = (Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid, frame=its_line), *culprits)
         late = f"; it waits for process {pid}, which works {works_for:.0%} of the time, mostly at {its_line}"
         advice = f"look at {its_line}: the other environments are done before it"
-    return COLLECTS.finding(case, culprits, HIGH, lost=share, at=line, seen=seen, late=late, advice=advice)
+    return COLLECTS.finding(case, culprits, Level.HIGH, lost=share, at=line, seen=seen, late=late, advice=advice)
 
 
 def _slowest_environment(
@@ -244,7 +210,11 @@ def _slowest_environment(
         return None
     pids = [pid for pid, _ in producers(case, rank) if pid != rank.pid and case.job.members[pid].role != "worker"]
     spent = {pid: worker_budget(case, pid, pid) for pid in pids}
-    at_work = {pid: one.of(*WORK).where(_computes) for pid, one in spent.items() if one.seen.samples}
+    at_work = {
+        pid: one.of(*WORK).where(lambda stack: not any_tag(inner_tags(stack), "mp_receive", "mp_send"))
+        for pid, one in spent.items()
+        if one.seen.samples
+    }
     shares = {pid: one.samples / spent[pid].seen.samples for pid, one in at_work.items()}
     if len(shares) < 2:
         return None
@@ -255,40 +225,28 @@ def _slowest_environment(
     return last, shares[last], line
 
 
-def _computes(stack: Stack) -> bool:
-    return not any_tag(inner_tags(stack), "mp_receive", "mp_send")
-
-
-COMPUTES = Line(
-    COMPUTING_ON_HOST,
-    "{what}{text}",
-    (
-        Saw(
-            "thread",
-            "computes",
-            "{runs:.0%} of a core in the thread, {cpu:.1f} cores in the process",
-            "0 would mean a hang",
-        ),
-        Saw("gil", "has released the GIL", "{owner}", "an owner would block others"),
-    ),
-)
+COMPUTES = COMPUTING_ON_HOST.line("""
+    {what}[: {text}]
+    - saw thread: computes | {runs:.0%} of a core in the thread, {cpu:.1f} cores in the process | 0 would mean a hang
+    - saw gil: has released the GIL | {owner} | an owner would block others
+""")
 
 
 def computing_on_host(case: Case) -> Outcome:
     """Fires on a rank that computes in native code below one line, while no collective goes on."""
-    if (sums := _sums_gradients(case)) is not None:
-        return sums
+    if (gathered := gathering(case)) is not None:
+        return gathered
     if growing(case) or any(meets_again(case, rank, NOW_SECONDS) for rank in case.ranks):
         return None  # the ranks meet in between: it is late, not long
     found = (_of_phase(case, phase) for phase in phases(case))
-    return next((one for one in found if one is not None), None) or gathering(case) or _between_steps(case)
+    return next((one for one in found if one is not None), None) or _between_steps(case)
 
 
 def _between_steps(case: Case) -> Finding | None:
     """Work of its own in Python, in loops that come to an end, of a rank that has trained before."""
     for phase in phases(case):
         if phase.runs > MOSTLY and prepares(case, phase.rank) and has_trained(case, phase.rank):
-            return phase.finding(case, BETWEEN_STEPS, MEDIUM)
+            return phase.finding(case, BETWEEN_STEPS, Level.MEDIUM)
     return None
 
 
@@ -306,26 +264,22 @@ def _of_phase(case: Case, phase: Phase) -> Finding | None:
     if max(cpu, phase.runs) < MOSTLY or not (one_line or prepares_natively(case, phase.rank)):
         return None
     waits = exchange(case, chain) is not None
-    if (waits and not all(rank.alive for rank in case.job.ranks)) or (
-        source is not None and names(source.calls) & SYNCS
-    ):
-        return None  # the kernel writes to a disk
+    syncs = source is not None and bool(names(source.calls) & SYNCS)  # the kernel writes to a disk
+    if syncs or (waits and not all(rank.alive for rank in case.job.ranks)):
+        return None
     what = "a long native computation runs" + ("" if one_line else " in many calls")
     what = f"a loop of a library turns, {show(loop)}" if loop is not None else what
-    return phase.finding(
-        case,
-        COMPUTES,
-        ONE_SOURCE if waits else _certain(case, phase, one_line, loop),
-        what="an exchange of MPI runs, or waits for other ranks" if waits else what,
-        text=f": {source.text.strip()[:80]}" if source else "",
-        cpu=cpu,
-        owner="never seen to own it" if one_line else "seen without it most of the time",
-    )
+    what = "an exchange of MPI runs, or waits for other ranks" if waits else what
+    facts = Facts(what=what, text=source.text.strip()[:80] if source else None, cpu=cpu)
+    seen = "never seen to own it" if one_line else "seen without it most of the time"
+    facts |= Facts(owner=seen if chain.end.kind == "native" else "passes it on, now and then")
+    return phase.finding(case, COMPUTES, ONE_SOURCE if waits else _certain(case, phase, one_line, loop), **facts)
 
 
 def _runs_natively(case: Case, phase: Phase, chain: Chain, loop: Frame | None) -> bool:
     """True if it is the training thread itself that runs, in native code or a library's loop, and for no batch, model or card."""
-    runs = chain.end.kind == "native" or (chain.end.kind == "python" and loop is not None)
+    passes = gil_passed_at(case.history, phase.rank.pid, phase.tid) > -inf  # a call that keeps the GIL, and comes back
+    runs = chain.end.kind == "native" or (chain.end.kind == "python" and (loop is not None or passes))
     if not runs or chain.end.node.tid != chain.start.tid or phase.profile.seen("loader_wait", "collective"):
         return False
     evaluates = phase.profile.share("forward") > MUCH
@@ -338,69 +292,49 @@ def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> fl
     One that fetches items, or reads and writes, may only be slow.
     """
     read = line_of(case.history, phase.profile.top_line()) is not None
-    lives = case.job.covered and all(
-        rank.alive for rank in case.job.ranks
-    )  # else it may spin in a call with a rank that has ended
+    # Else it may spin in a call with a rank that has ended.
+    lives = case.job.covered and all(rank.alive for rank in case.job.ranks)
     told = lives and (read or not cards_of(case.history, phase.rank.pid).uuids)
     meets = any(map(leaves, case.chains.values())) or phase.profile.turns(partial(is_in_collective, case))
     returns = phase.profile.seen("fetch") or (phase.motion.io_calls or 0) >= MANY_TIMES
-    return HIGH if one_line and loop is None and told and not (meets or returns) else MEDIUM
+    return Level.HIGH if one_line and loop is None and told and not (meets or returns) else Level.MEDIUM
 
 
-GATHERS = Line(
-    COMPUTING_ON_HOST,
-    "it goes through its data and trains on none of it: the loop at {at} only looks at each batch",
-    (
-        Saw(
-            "stack",
-            "takes batches, and trains on none",
-            "{seen.samples} samples, no pass of a model",
-            "a step for each",
-        ),
-    ),
-    (("starved_by_transforms", "the loop makes no step by its text"),),
-)
+GATHERS = COMPUTING_ON_HOST.line("""
+    it goes through its data and trains on none of it: the loop at {at} only looks at each batch
+    - saw stack: takes batches, and trains on none | {seen.samples} samples, no pass of a model | a step for each
+    - not starved_by_transforms: the loop makes no step by its text
+""")
 
 
 SUMS_GRADIENTS = replace(
     GATHERS,
     summary="it makes backward passes and trains on none of them: the loop at {at} only adds up gradients",
-    saw=(samples("makes gradients, and no update", "a step for each"),),
+    saw=(Saw("stack", "makes gradients, and no update", "{lost:.0%} of {seen.samples} samples", "a step for each"),),
     but=(("skipping_steps", "by its text the loop makes no step"),),
 )
 
 
-def _sums_gradients(case: Case) -> Finding | None:
-    """Fires on a rank that goes through its data for the gradients, of which it makes no steps."""
-    for rank in case.ranks:
-        if (line := gathers_gradients(case, rank)) is not None:
-            culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(line)),)
-            facts = Facts(at=show(line), seen=case.profile(rank, LATELY_SECONDS), lost=1.0)
-            return SUMS_GRADIENTS.finding(case, culprits, MEDIUM, **facts)
-    return None
-
-
 def gathering(case: Case) -> Finding | None:
-    """Fires on a rank that goes through its data for statistics."""
+    """Fires on a rank that goes through its data for statistics, or for gradients of which it makes no steps."""
     for rank in case.ranks:
         now, loop = case.progress[rank.pid], gathers(case, rank)
+        line, loop = (GATHERS, loop) if loop is not None else (SUMS_GRADIENTS, gathers_gradients(case, rank))
         comes = now.kind != "still" or motion(case.history, rank.pid, now.thread).frozen is False
         if comes and loop is not None:
             culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=show(loop)),)
-            return GATHERS.finding(case, culprits, MEDIUM, at=show(loop), seen=case.profile(rank, LATELY_SECONDS))
+            facts = Facts(at=show(loop), seen=case.profile(rank, LATELY_SECONDS), lost=1.0)
+            return line.finding(case, culprits, Level.MEDIUM, **facts)
     return None
 
 
 # fewer are the signs of life of a connection that is kept open; the slowest drill gets 8,000 a second
 LEAST_BYTES = 512
-ARRIVES = Line(
-    DOWNLOADING,
-    "a download is running{where}: {kib:,.0f} KiB arrived while perfwatch watched",
-    (
-        Saw("socket", "bytes arrive", "{arrived:,} bytes", "0 would mean a hang"),
-        Saw("stack", "waits for the network", "{line}", "training code"),
-    ),
-)
+ARRIVES = DOWNLOADING.line("""
+    a download is running[ at {line}]: {kib:,.0f} KiB arrived while perfwatch watched
+    - saw socket: bytes arrive | {arrived:,} bytes | 0 would mean a hang
+    - saw stack: waits for the network | [{line}] | training code
+""")
 Files = frozenset[tuple[int, int]]
 
 
@@ -421,10 +355,12 @@ def downloading(case: Case) -> Outcome:
             continue
         if _arrived(case, own) < LEAST_BYTES and _trickles(case, behind or every):
             continue
+        if late_in_each_step(case, rank):
+            continue  # what it trains on in the next step
         line = show(recent.top_line())
         culprits = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
-        sure = repeated(case, recent.top_line(), CERTAIN if own | behind else MEDIUM)
-        facts = Facts(where=f" at {line}" if line else "", line=line or "?", arrived=arrived, kib=arrived / 2**10)
+        sure = repeated(case, recent.top_line(), Level.CERTAIN if own | behind else Level.MEDIUM)
+        facts = Facts(line=line, arrived=arrived, kib=arrived / 2**10)
         return ARRIVES.finding(case, culprits, sure, **facts)
     return None
 
@@ -471,7 +407,7 @@ def in_time(case: Case, rank: Member, found: Finding) -> Finding:
     if ago < LONG * temporal(case):
         return found
     said = f"{found.summary}; no step for {ago / 60:.0f} min: does what it goes through have an end?"
-    return msgspec.structs.replace(found, confidence=min(MEDIUM, found.confidence), summary=said)
+    return msgspec.structs.replace(found, confidence=min(Level.MEDIUM, found.confidence), summary=said)
 
 
 def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
@@ -487,19 +423,16 @@ def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
         if not moves_data(case.history, node) or loop.may_turn_for_ever or lasts < LASTS * temporal(case):
             continue
         doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
-        line = Line(
-            cause,
-            "the training thread {through}: {doing}",
-            (
-                Saw("io", "reads or writes all the time", "{doing}", "0 would mean a hang", "pid {pid} thread {tid}"),
-                Saw("stack", "makes no step", "for {lasts:time}", "a step", "pid {waiting}"),
-            ),
-            next=("perfwatch attach {waiting} --watch",),
-        )
+        line = cause.line("""
+            the training thread {through}: {doing}
+            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 would mean a hang
+            - saw stack of pid {waiting}: makes no step | for {lasts:time} | a step
+            - next: perfwatch attach {waiting} --watch
+        """)
         own = f"itself goes through data at {show(node.frame)}"
         through = own if _is_its_own(chain) else f"waits for {who(chain)}, which goes through data"
         facts = Facts(tid=node.tid, doing=doing, through=through, lasts=lasts, waiting=pid)
-        found = line.finding(case, (culprit(node),), CERTAIN if loop.counts else MEDIUM, **facts)
+        found = line.finding(case, (culprit(node),), Level.CERTAIN if loop.counts else Level.MEDIUM, **facts)
         yield msgspec.structs.replace(found, wait_chain=chain.links)
 
 

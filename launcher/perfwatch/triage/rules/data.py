@@ -12,37 +12,32 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, median, quantile
 from perfwatch.triage.moving.memory import computed
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
-from perfwatch.triage.moving.periods import is_apart, is_at, recurrent
 from perfwatch.triage.moving.within import begins_anew
 from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Rule, Saw
+from perfwatch.triage.rules.machine import spare_cores
 from perfwatch.triage.shares.budget import (
+    OWN_SHARE,
     Bin,
-    Budget,
+    at_file_lock,
     awaits_data,
     bin_of,
     budget,
     is_in,
+    keeps_gil,
     native_python_share,
     since_first_step,
     worker_budget,
 )
-from perfwatch.triage.shares.cpu import spare_cores
 from perfwatch.triage.shares.data import Starving, at_a_connection, at_lock, hands_on, starving, turns
-from perfwatch.triage.shares.kernel_waits import at_file_lock
-from perfwatch.triage.shares.own_work import awaits_a_program, fetches_itself, own_python
+from perfwatch.triage.shares.own_work import awaits_a_program, own_python
 from perfwatch.triage.shares.profile import Profile, in_own_sampler, lasting
-from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
-    HIGH,
     LATELY_SECONDS,
-    LOW,
     MANY_TIMES,
-    MEDIUM,
     MOSTLY,
     MUCH,
     NOTABLE,
@@ -50,10 +45,21 @@ from perfwatch.triage.shares.thresholds import (
     TWICE,
 )
 from perfwatch.triage.shares.training import STEPS, in_environment, in_rollout, makes_batches
-from perfwatch.triage.slowness import RESIDUE, Facts, Line, Part, Saw, certainty, samples, slow, working, worst
+from perfwatch.triage.slowness import (
+    RESIDUE,
+    Part,
+    certainty,
+    is_apart,
+    is_at,
+    recurrent,
+    sleeps_for_a_lock,
+    slow,
+    working,
+    worst,
+)
 from perfwatch.triage.waits.node import Node, culprit, node_of
 from perfwatch.triage.words.frames import any_tag, show, tags
-from perfwatch.verdict import Finding, Outcome
+from perfwatch.verdict import Finding, Level, Outcome
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Process, ProcessEnded, Stack, Thread
 
@@ -65,43 +71,33 @@ BURSTY_LOADING = Cause("bursty_loading", "slow", "data", (Stack,))
 WORKER_RESPAWN = Cause("worker_respawn", "slow", "data", (Process, Stack))
 
 
-RUN_ONLY = ("starved_by_transforms", "the workers run only {does.runs:.0%} of the time")
-COMPUTE = Line(
-    STARVED_BY_TRANSFORMS,
-    "{waits}",
-    (Saw("thread", "{computing}", "{does.wants:.0%} of a core each", "idle between batches", of="{kind}"),),
-    (("{rather}", "the workers read in {reads:.0%} of samples and run {does.runs:.0%} of the time"),),
-    ("{advice}",),
-)
-BY_SERVER = Line(
-    STARVED_BY_TRANSFORMS,
-    "{waits}",
-    (Saw("thread", "computes", "{served.wants:.0%} of a core", "rests", of="pid {served.node.pid}"),),
-    (("starved_by_network", "the process that should answer computes"),),
-    ("run more than one such server, or make it cheaper{served.at}: more workers wait for it all the same",),
-)
-READ_SOCKETS = Line(
-    STARVED_BY_NETWORK,
-    "{waits}",
-    (Saw("thread", "wait for sockets", "in {does.sockets:.0%} of samples", "hardly ever", of="{kind}"),),
-    (RUN_ONLY,),
-    ("ss -tni", "raise num_workers, or cache the data near the job"),
-)
-READ_FILES = Line(
-    STARVED_BY_STORAGE,
-    "{waits}",
-    (
-        Saw(
-            "thread",
-            "wait for files",
-            "in {does.files:.0%} of samples, {mib:.1f} MiB/s from disk",
-            "hardly ever",
-            "{kind}",
-        ),
-    ),
-    (RUN_ONLY,),
-    ("iostat -x 1", "raise num_workers, or keep the data on a local disk"),
-)
+COMPUTE = STARVED_BY_TRANSFORMS.line("""
+    {waits} {doing}[, mostly at {line}]
+    - saw thread of {kind}: {computing} | {does.wants:.0%} of a core each | idle between batches
+    - not {rather}: the workers read in {reads:.0%} of samples and run {does.runs:.0%} of the time
+    - next: {advice}
+""")
+BY_SERVER = STARVED_BY_TRANSFORMS.line("""
+    {waits} waiting for pid {served.node.pid} of the job, which computes[ at {served.line}][, mostly at {line}]
+    - saw thread of pid {served.node.pid}: computes | {served.wants:.0%} of a core | rests
+    - not starved_by_network: the process that should answer computes
+    - next: run more than one such server, or make it cheaper[ at {served.line}]: more workers wait for it all the same
+""")
+READ_SOCKETS = STARVED_BY_NETWORK.line("""
+    {waits} waiting for the network[ ({where})][, for pid {served.node.pid} of the job, which waits itself][ at {served.line}][, mostly
+    at {line}]
+    - saw thread of {kind}: wait for sockets | in {does.sockets:.0%} of samples | hardly ever
+    - not starved_by_transforms: the workers run only {does.runs:.0%} of the time
+    - next: ss -tni
+    - next: raise num_workers, or cache the data near the job
+""")
+READ_FILES = STARVED_BY_STORAGE.line("""
+    {waits} waiting for file reads[ ({does.where})][, mostly at {line}]
+    - saw thread of {kind}: wait for files | in {does.files:.0%} of samples, {mib:.1f} MiB/s from disk | hardly ever
+    - not starved_by_transforms: the workers run only {does.runs:.0%} of the time
+    - next: iostat -x 1
+    - next: raise num_workers, or keep the data on a local disk
+""")
 
 
 ASKS_SOCKETS = replace(
@@ -120,8 +116,7 @@ def starved_by_transforms(case: Case) -> Outcome:
     does = time_of_workers(case, found)
     served = server(case, found) if does.mostly in ("sockets", "waiting") else None
     if served is not None and served.computes:
-        doing = f"waiting for pid {served.node.pid} of the job, which computes{served.at}"
-        told = found.finding(case, BY_SERVER, doing, served=served)
+        told = found.finding(case, BY_SERVER, served=served)
         blamed = msgspec.structs.replace(culprit(served.node), frame=served.line)
         return msgspec.structs.replace(told, culprits=(blamed,))
     if does.mostly not in ("computing", "waiting"):
@@ -129,20 +124,15 @@ def starved_by_transforms(case: Case) -> Outcome:
     computes = does.mostly == "computing"
     if _makes_experience(case, found) or (at_lock if computes else turns)(case, found) is not None:
         return None
-    uneven = computes and 0 < does.computing < found.workers
-    unused = hands_on(case, found)
-    return found.finding(
-        case,
-        COMPUTE,
-        "computing" if computes else "waiting in the program's own code",
-        does.computing if uneven else None,
-        ceiling=MEDIUM if not computes or unused else CERTAIN,
-        computing="compute" if computes else "neither compute nor read",
-        does=does,
-        rather="starved_by_network" if does.sockets > does.files else "starved_by_storage",
-        reads=max(does.files, does.sockets),
-        advice=_advice(case, found, computes, uneven, unused),
+    uneven, unused = computes and 0 < does.computing < found.workers, hands_on(case, found)
+    rather, reads = max(
+        ("starved_by_storage", does.files), ("starved_by_network", does.sockets), key=lambda one: one[1]
     )
+    facts = Facts(does=does, rather=rather, reads=reads, advice=_advice(case, found, computes, uneven, unused))
+    facts |= Facts(doing="computing" if computes else "waiting in the program's own code")
+    facts |= Facts(computing="compute" if computes else "neither compute nor read")
+    ceiling = Level.MEDIUM if not computes or unused else Level.CERTAIN
+    return found.finding(case, COMPUTE, does.computing if uneven else None, ceiling=ceiling, **facts)
 
 
 def _advice(case: Case, found: Starving, computes: bool, uneven: bool, unused: bool) -> str:
@@ -177,30 +167,24 @@ def starved_by_network(case: Case) -> Outcome:
     if served is not None and served.computes:
         return None
     by_name = any(worker_budget(case, *key).share(Bin.NETWORK) for key in found.producers)  # a client's code asks
-    peer = f" ({does.where})" if does.where else ""
-    if served is not None:
-        peer = f", for pid {served.node.pid} of the job, which waits itself{served.at}"
-    ceiling = HIGH if served is not None else CERTAIN if does.where or by_name else MEDIUM
+    ceiling = Level.HIGH if served is not None else Level.CERTAIN if does.where or by_name else Level.MEDIUM
     line = READ_SOCKETS if found.asked is None else ASKS_SOCKETS
-    facts = Facts(does=does, line=found.line(case))
-    return found.finding(case, line, f"waiting for the network{peer}", ceiling=ceiling, **facts)
+    facts = Facts(does=does, served=served, where=does.where if served is None else None)
+    return found.finding(case, line, ceiling=ceiling, **facts)
 
 
-def _asks_in_steps(case: Case, _: Member, spent: Budget) -> bool:
-    return spent.seen.turns(is_in(case, Bin.NETWORK)) >= TWICE and spent.seen.seen(*STEPS)
-
-
+IN_HTTP = STARVED_BY_NETWORK.line("""
+    the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {at}
+    - saw stack: is in HTTP | {lost:.0%} of {seen.samples} samples | hardly ever
+    - not blocked_network: answers come, and steps continue
+    - next: ask at {at} for many steps at once, or in a thread beside training
+    - next: ss -tni
+""")
 ASKS_ITSELF = Part(
-    Line(
-        STARVED_BY_NETWORK,
-        "the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {at}",
-        (samples("is in HTTP", "hardly ever"),),
-        (("blocked_network", "answers come, and steps go on"),),
-        ("ask at {at} for many steps at once, or in a thread beside training", "ss -tni"),
-    ),
+    IN_HTTP,
     (Bin.NETWORK,),
-    given=_asks_in_steps,
-    ceiling=HIGH,
+    given=lambda case, _, spent: spent.seen.turns(is_in(case, Bin.NETWORK)) >= TWICE and spent.seen.seen(*STEPS),
+    ceiling=Level.HIGH,
 )
 
 
@@ -210,9 +194,7 @@ def starved_by_storage(case: Case) -> Outcome:
     does = time_of_workers(case, found) if found is not None else None
     if found is None or does is None or does.mostly != "files":
         return None
-    where = f" ({does.where})" if does.where else ""
-    mib = does.bytes_per_second / 2**20
-    return found.finding(case, READ_FILES, f"waiting for file reads{where}", does=does, mib=mib)
+    return found.finding(case, READ_FILES, does=does, mib=does.bytes_per_second / 2**20)
 
 
 # Bytes per second from the block layer: below it the page cache serves; of so many, much of the run time is the kernel's.
@@ -231,11 +213,14 @@ class WorkersTime:
     where: str  # the commonest mount or peer
     computing: int  # how many of them compute rather than wait
     measured: bool  # whether how much they run is known: it takes two looks at one that runs
+    locks: float = 0.0  # for a lock that they take in turn
 
     @property
     def mostly(self) -> str:
-        """``files``, ``sockets``, ``computing``, or ``waiting`` for something else; ``unknown`` before the second look."""
+        """``files``, ``sockets``, ``computing``, ``locks``, or ``waiting`` for something else; ``unknown`` before the second look."""
         reads = max(self.files, self.sockets)
+        if self.locks > max(reads, self.wants):
+            return "locks"
         hard = self.bytes_per_second >= HARD_READS and self.files >= MOSTLY
         if hard or reads >= max(MUCH, self.runs):
             return "files" if self.files > self.sockets else "sockets"
@@ -274,7 +259,8 @@ def time_of_workers(case: Case, found: Starving) -> WorkersTime:
         in_files = max(in_files, 1.0 - in_sockets - wanted)
     where = places.most_common(1)[0][0] if places else ""
     computing, measured = sum(one >= MOSTLY for one in wants), bool(runs) or not running
-    return WorkersTime(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, measured)
+    locks = looks["lock"] / max(1, looks.total()) if turns(case, found) is not None else 0.0
+    return WorkersTime(median(runs) or 0.0, wanted, in_files, in_sockets, rate, where, computing, measured, locks)
 
 
 def _time_of_asking(case: Case, found: Starving) -> WorkersTime:
@@ -295,6 +281,8 @@ def _waits_on(case: Case, thread: Thread) -> str:
         return "file"
     if wait is None:
         return ""
+    if wait.kind == "lock" or (wait.kind == "futex" and wait.shared):
+        return "lock"
     if wait.kind in ("recv", "connect"):
         return "socket"
     for fd in [wait.fd] if wait.fd is not None else [polled.fd for polled in wait.polled]:
@@ -324,11 +312,6 @@ class Server:
     wants: float
 
     @property
-    def at(self) -> str:
-        """`` at LINE``, where that is known."""
-        return f" at {self.line}" if self.line else ""
-
-    @property
     def computes(self) -> bool:
         """True if it is behind because of what it computes."""
         return self.wants >= MOSTLY
@@ -354,31 +337,25 @@ def server(case: Case, found: Starving) -> Server | None:
     return Server(node, show(line or node.frame), shares[busiest])
 
 
-DOES_IT_ITSELF = (("starved_by_transforms", "the training thread does it itself"),)
-FETCHES = Line(
-    SERIAL_LOADING,
-    "the training thread prepares its own data {lost:.0%} of the time, mostly at {at}: no worker does it",
-    (samples("is inside the loader's fetch", "hardly ever"),),
-    DOES_IT_ITSELF,
-    ("DataLoader(num_workers=4) moves this out of the training thread",),
-)
-DRAWS = Line(
-    SERIAL_LOADING,
-    "the training thread spends {lost:.0%} of its time in the sampler, mostly at {at}: workers do not run samplers",
-    (samples("is inside its loader's sampler", "hardly ever"),),
-    DOES_IT_ITSELF,
-    ("draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help",),
-)
-OTHER_WORK = Line(
-    SERIAL_LOADING,
-    "the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}: no worker does it",
-    (
-        samples("is outside of model, backward, optimizer and loader", "below 20 %"),
-        Saw("native", "is not in torch's code", "{native:.0%} of the native profile", "little", share="profiled"),
-    ),
-    (("starved_by_transforms", "it waits for no worker"),),
-    ("if {at} makes data, move it to DataLoader workers or ahead of training; if not, do it less often",),
-)
+FETCHES = SERIAL_LOADING.line("""
+    the training thread prepares its own data {lost:.0%} of the time, mostly at {at}: no worker does it
+    - saw stack: is inside the loader's fetch | {lost:.0%} of {seen.samples} samples | hardly ever
+    - not starved_by_transforms: the training thread does it itself
+    - next: DataLoader(num_workers=4) moves this out of the training thread
+""")
+DRAWS = SERIAL_LOADING.line("""
+    the training thread spends {lost:.0%} of its time in the sampler, mostly at {at}: workers do not run samplers
+    - saw stack: is inside its loader's sampler | {lost:.0%} of {seen.samples} samples | hardly ever
+    - not starved_by_transforms: the training thread does it itself
+    - next: draw many batches at once, ahead of the epoch, or make the sampler cheaper: workers do not help
+""")
+OTHER_WORK = SERIAL_LOADING.line("""
+    the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}: no worker does it
+    - saw stack: is outside of model, backward, optimizer and loader | {lost:.0%} of {seen.samples} samples | below 20 %
+    - saw native if profiled: is not in torch's code | {native:.0%} of the native profile | little
+    - not starved_by_transforms: it waits for no worker
+    - next: if {at} makes data, move it to DataLoader workers or ahead of training; if not, do it less often
+""")
 RECURRENT_WORK = replace(
     OTHER_WORK,
     summary="the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}, "
@@ -391,23 +368,17 @@ def serial_loading(case: Case) -> Outcome:
     """Fires when the training thread spends its time in the loader's fetch or sampler, or in Python of its own between steps."""
     found = worst(case, partial(makes_batches, case))
     if found is None:
-        return _other_work(case)
+        others = (_works_beside(case, rank, whole) for rank, whole in working(case))
+        return next((one for one in others if one is not None), None)
     rank, seen, lost = found
     spent = budget(case, rank)
     draws = seen.seen(*STEPS) and spent.share(Bin.DRAWING) >= MOSTLY * lost
-    batches = spent.of(Bin.DRAWING if draws else Bin.LOADING)
-    own = batches.where(in_own_sampler if draws else fetches_itself)
-    frame = (own if own.samples >= MOSTLY * lost * seen.samples else batches).top_line()
+    frame = spent.of(Bin.DRAWING if draws else Bin.LOADING).top_line()
     sure = min(certainty(lost), loading_ceiling(case, rank, lost))
     return slow(case, DRAWS if draws else FETCHES, rank, lost, frame=frame, confidence=sure, seen=seen)
 
 
 OTHER = (Bin.OTHER, Bin.PROGRAM, Bin.UNPICKLING)
-
-
-def _other_work(case: Case) -> Outcome:
-    found = (_works_beside(case, rank, whole) for rank, whole in working(case))
-    return next((one for one in found if one is not None), None)
 
 
 def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
@@ -434,18 +405,9 @@ def _works_beside(case: Case, rank: Member, whole: Profile) -> Finding | None:
     trains = seen.seen(*STEPS) or computed(case, rank)
     if seen.samples < ENOUGH_SAMPLES or lost < OWN_SHARE or not (python >= NOTABLE or kept) or not trains:
         return None
-    return slow(
-        case,
-        RECURRENT_WORK if apart else OTHER_WORK,
-        rank,
-        lost,
-        explains=RESIDUE * lost,
-        frame=frame,
-        confidence=HIGH if case.history.entities(r.SourceLine) else MEDIUM,
-        seen=seen,
-        native=native or 0.0,
-        profiled=native is not None,
-    )
+    facts = Facts(frame=frame, seen=seen, native=native or 0.0, profiled=native is not None, explains=RESIDUE * lost)
+    facts |= Facts(confidence=Level.HIGH if case.history.entities(r.SourceLine) else Level.MEDIUM)
+    return slow(case, RECURRENT_WORK if apart else OTHER_WORK, rank, lost, **facts)
 
 
 def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
@@ -455,36 +417,20 @@ def loading_ceiling(case: Case, rank: Member, lost: float) -> float:
     """
     spare = spare_cores(case, rank.pid) if not cards_of(case.history, rank.pid).uuids else None
     if spare is not None and spare < MUCH and lost < MOSTLY:
-        return LOW
+        return Level.LOW
     unseen = case.progress[rank.pid].kind != "moving"
-    return MEDIUM if unseen or _sleeps_in_it(case, rank, lost) else 1.0
-
-
-def _sleeps_in_it(case: Case, rank: Member, lost: float) -> bool:
-    """True if most of it may be a wait for a lock holder: asleep in a futex without a timeout."""
-    looks = case.history.series(Thread, rank.pid, case.progress[rank.pid].thread, seconds=LATELY_SECONDS)
-    waits = [one.reading.wait for one in looks]
-    asleep = sum(wait is not None and wait.kind == "futex" and wait.forever for wait in waits)
-    return asleep >= MOSTLY * lost * len(looks) > 0
+    return Level.MEDIUM if unseen or sleeps_for_a_lock(case, rank, lost) else 1.0
 
 
 LONG_WAIT_SECONDS = 0.2
 # times steps that do not wait; turns of the loop for each long wait: two workers are merely slow
 LONGER, STEPS_BETWEEN = 2.0, 3.0
-BURSTS = Line(
-    BURSTY_LOADING,
-    "batches come in bursts: {bursts} waits of {each:time}, and {steps:.0f} steps for each of them",
-    (
-        Saw(
-            "stack",
-            "few long waits",
-            "{bursts} waits of {each:time}, {steps:.1f} steps for each",
-            "waits of equal length",
-        ),
-    ),
-    (("starved_by_transforms", "most steps do not wait at all"),),
-    ("raise prefetch_factor or num_workers",),
-)
+BURSTS = BURSTY_LOADING.line("""
+    batches come in bursts: {bursts} waits of {each:time}, and {steps:.0f} steps for each of them
+    - saw stack: few long waits | {bursts} waits of {each:time}, {steps:.1f} steps for each | waits of equal length
+    - not starved_by_transforms: most steps do not wait at all
+    - next: raise prefetch_factor or num_workers
+""")
 
 
 def bursty_loading(case: Case) -> Outcome:
@@ -500,7 +446,7 @@ def bursty_loading(case: Case) -> Outcome:
     between = _steps_per_long_wait(case, found, waits, long)
     if between < STEPS_BETWEEN:
         return None
-    ceiling = HIGH if len(long) < MANY_TIMES else CERTAIN
+    ceiling = Level.HIGH if len(long) < MANY_TIMES else Level.CERTAIN
     facts = Facts(bursts=len(long), each=median(lengths) or 0.0, steps=between)
     return found.finding(case, BURSTS, ceiling=ceiling, **facts)
 
@@ -529,16 +475,13 @@ CHANGING = frozenset({"loader_start", "loader_stop"})
 WAITING = CHANGING | {"loader_wait"}
 # One that was forked takes its first task within hundredths of a second; one that imports the program is seen at it.
 STARTS_SECONDS = 0.5
-RESPAWNED = Line(
-    WORKER_RESPAWN,
-    "the DataLoader starts its workers again and again: {workers} worker processes were seen, {gone} have ended{where}",
-    (
-        Saw("process", "new worker pids", "{workers} workers seen, {alive} alive", "the same pids all the time"),
-        samples("starts or awaits workers", "once per run"),
-    ),
-    (("dead_worker", "steps go on after each change"),),
-    ("DataLoader(persistent_workers=True), made once, before the first epoch",),
-)
+RESPAWNED = WORKER_RESPAWN.line("""
+    the DataLoader starts its workers again and again: {workers} worker processes were seen, {gone} have ended[ (at {at})]
+    - saw process: new worker pids | {workers} workers seen, {alive} alive | the same pids all the time
+    - saw stack: starts or awaits workers | {lost:.0%} of {seen.samples} samples | once per run
+    - not dead_worker: steps continue after each change
+    - next: DataLoader(persistent_workers=True), made once, before the first epoch
+""")
 
 
 def worker_respawn(case: Case) -> Outcome:
@@ -556,11 +499,11 @@ def worker_respawn(case: Case) -> Outcome:
         if lost < NOTABLE:
             continue
         frame = seen.top_line(lambda stack: not tags(stack).isdisjoint(WAITING))
-        where, sure = f" (at {show(frame)})" if frame else "", max(HIGH, certainty(lost))
+        sure = max(Level.HIGH, certainty(lost))
         now = case.progress[rank.pid]
         if now.kind != "moving" and begins_anew(case.history, rank.pid, now.thread) is not None:
-            sure = MEDIUM  # of no epoch a step was seen
-        facts = Facts(workers=len(workers), alive=alive, gone=gone, where=where, seen=seen)
+            sure = Level.MEDIUM  # of no epoch a step was seen
+        facts = Facts(workers=len(workers), alive=alive, gone=gone, seen=seen)
         return slow(case, RESPAWNED, rank, lost, frame=frame, confidence=sure, **facts)
     return None
 

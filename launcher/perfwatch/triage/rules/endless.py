@@ -1,31 +1,75 @@
 """A training thread in the program's own code that makes no step, and a program that is over and does not exit."""
 
+import re
+
+from perfwatch.text import duration
+from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, named, nearest, stacks_of, who
-from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.caught import at_work, caught, gets_no_batch, never_left, turns_for_ever
-from perfwatch.triage.moving.loops import loop_of, rereads
+from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.hang import awaited_at, hung, left_over, named, nearest, others_train, with_loop
+from perfwatch.triage.history import History
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
+from perfwatch.triage.moving.loops import loop_of, moves_data, releases_gil, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
-from perfwatch.triage.moving.motion import BURSTS, bursts, moves
-from perfwatch.triage.moving.progress import LATELY_SECONDS
-from perfwatch.triage.moving.thresholds import LOOP_SECONDS, SIGN_OF_LIFE
-from perfwatch.triage.moving.unleft import unleft
-from perfwatch.triage.moving.within import begins_anew, turns_within
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.absentee import left_over, others_train
+from perfwatch.triage.moving.motion import BURSTS, bursts, moves, stacks_of, was_at
+from perfwatch.triage.moving.thresholds import LATELY_SECONDS, LOOP_SECONDS, SIGN_OF_LIFE
+from perfwatch.triage.moving.unleft import Unleft, unleft
+from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within, begins_anew, turns_within
+from perfwatch.triage.patience import temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS, at_training, profile
+from perfwatch.triage.shares.training import goes_through_rounds, prepares
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import RUNS, End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import only_asks
-from perfwatch.triage.waits.threads import HELD_BY, OTHERS_MOVE
-from perfwatch.triage.words.code import retries
-from perfwatch.triage.words.frames import any_tag, is_user, show, tags
-from perfwatch.verdict import Abstention, Missing, Outcome, doing
+from perfwatch.triage.waits.threads import HELD_BY
+from perfwatch.triage.words.code import TRAINS, line_of, names, retries
+from perfwatch.triage.words.frames import any_tag, is_user, show, tags, user_frames
+from perfwatch.verdict import Abstention, Culprit, Evidence, Level, Missing, Outcome, doing
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
+# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
+DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 ENDLESS_PYTHON = Cause("endless_python", "hung", "user_code", (Thread, Stack))
+IN_ONE_CALL = ENDLESS_PYTHON.line("""
+    {who} does not come out of its loop, within one {within}
+    - not evaluating: no other part of the model, no other batch was seen
+    - next: look at {loop}: what would end that loop?
+""")
+GETS_NO_BATCH = ENDLESS_PYTHON.line("""
+    the loop at {loop} starts its loader again and again, and gets no batch
+    - not serial_loading: the data set ends, and gives no batch
+    - not computing_on_host: the data set ends
+    - next: look at what {at} leaves out: does any sample pass?
+""")
+NEVER_LEFT = ENDLESS_PYTHON.line("""
+    it makes forward passes alone and has not left its loop at {loop} for {lasts:time}
+    - not evaluating: time alone: no evaluation was seen to take so long
+    - next: look at {loop}: what would end that loop?
+""")
+TURNS_FOR_EVER = ENDLESS_PYTHON.line("""
+    {who} {does}
+    - not computing_on_host: time alone: longer than the hang timeout
+    - next: look at {at}: what would end that loop?
+""")
+READS_AGAIN = "reads a file again and again, and what it waits for is not there"
+# Starts of a loader that were sampled. A step takes longer than such a start, so steps between them would be missed with e**-4.
+STARTS_SEEN = 4
+MANY_SAMPLES = 300  # a pass that is left for 1 % of the time would have shown it
+# A fetch asks for one item after the other, and each may turn in the same loop: it is left for a thousandth of the time.
+MANY_OF_A_FETCH = 3000
+SLEEPS = ENDLESS_PYTHON.line("""
+    [{starts} is blocked on {lock}; ]{who} {does}
+    - next: [{held:if}release the lock before the sleep at {at}]
+    - next: [look at {at}: is that sleep meant to be so long?][{unread:if}look in the program for a sleep of days]
+    - next: perfwatch capture stacks {start}
+""")
+NAPS = ENDLESS_PYTHON.line("""
+    {who} polls again and again and gets no result
+    - not waiting_for_file: no call that looks at a file is in that loop
+    - next: look at {at}: what would end that loop?
+""")
 DAY_SECONDS = 86400.0  # who trains again and again may rest for hours in between
 RECENT_SECONDS, FEW_RECENT = 6.0, 20
 REMOTE_CALL = "rpc"  # the edge from a rank that waits for an answer to the thread of another one that executes the call
@@ -34,10 +78,15 @@ NAPPING_SECONDS = 15.0  # at one line, before it is even suspected
 OTHER_WORK = ("compile", "import", "save", "load", "rendezvous", "exit", "debugger")
 
 HUNG_AT_EXIT = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
-INFERRED = 0.78  # only what is missing from the stack speaks for it
 STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
 UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
-UNREAD = "the reader of that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()"
+DOES_NOT_END = HUNG_AT_EXIT.line("""
+    training is over, but the process does not end: {who} {does}
+    - not checkpointing: no save frame and no io on the chain
+    - next: [{unread:if}the reader of that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()]
+    - next: [{left:if}end that thread before the program ends, or start it with daemon=True]
+    - next: perfwatch capture stacks {start}
+""")
 
 
 # In the program
@@ -51,11 +100,11 @@ def endless_python(case: Case) -> Outcome:
 def _of_rank(case: Case, rank: Member) -> Outcome:
     chain, end = case.chains[rank.pid], case.chains[rank.pid].end
     if (loop := unleft(case, rank)) is not None and loop.doubted:
-        return never_left(case, ENDLESS_PYTHON, chain, loop)
+        return never_left(case, chain, loop)
     if case.progress[rank.pid].kind == "moving":
         return None
     if (anew := begins_anew(case.history, rank.pid, chain.start.tid)) is not None:
-        return gets_no_batch(case, ENDLESS_PYTHON, chain, anew)
+        return gets_no_batch(case, chain, anew)
     if chain.through == {REMOTE_CALL}:
         return _sleeps(case, chain) if _never_answers(case, chain) else None
     if chain.through - {"supervised", "lock"}:
@@ -69,19 +118,19 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
     if end.kind == "sleep" and end.still and not wakes_soon(case, end):
         return _sleeps(case, chain)
     if end.kind == "sleep" and end.node.naps:
-        return naps(case, ENDLESS_PYTHON, chain)
+        return naps(case, chain)
     if within := turns_within(case.history, rank.pid, chain.start.tid):
-        return caught(case, ENDLESS_PYTHON, chain, within) if end.kind in RUNS or at_work(case, end) else None
+        return caught(case, chain, within) if end.kind in RUNS or at_work(case, end) else None
     seen = profile(case.history, end.node.pid, end.node.tid, seconds=RECENT_SECONDS)
     if seen.samples < FEW_RECENT:  # the next record is late
         seen = profile(case.history, end.node.pid, end.node.tid, seconds=LOOP_SECONDS)
     if not seen.share_where(at_training) and not seen.seen(*OTHER_WORK) and _turns_in_python(case, end):
-        return turns_for_ever(case, ENDLESS_PYTHON, chain, since_training(case, rank))
+        return turns_for_ever(case, chain, since_training(case, rank))
     return None
 
 
 def _never_answers(case: Case, chain: Chain) -> bool:
-    """Whether the one call that is executed sleeps while all ranks stand: else it may be meant to. Of several the one is not known."""
+    """True if the one call that is executed sleeps while all ranks stand: else it may be meant to. Of several the one is not known."""
     if len(chain.ends) > 1 or not all(one.start.motion.frozen for one in case.chains.values()):
         return False
     return chain.end.kind == "sleep" and chain.end.still is True and not wakes_soon(case, chain.end)
@@ -100,7 +149,7 @@ def _sleeps_for_days(case: Case, end: End) -> bool:
 
 
 def _turns_in_python(case: Case, end: End) -> bool:
-    """Whether it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
+    """True if it runs Python, or torch's operations at several lines of a loop that waits for a condition, its own or a library's."""
     loop = loop_of(case.history, end.node)
     if (end.kind == "native" and loop.library is not None) or rereads(case.history, end.node):
         return True
@@ -116,28 +165,19 @@ def starts(chain: Chain) -> str:
 
 def _sleeps(case: Case, chain: Chain) -> Outcome:
     wait, frame, link = chain.end.node.wait, chain.end.node.frame, chain.links[0]
-    sleeper = f"{who(chain)} {doing(chain.awaited)}"
     locked = chain.through == {"lock"}
-    blocked = f"{starts(chain)} is blocked on {link.waits_for}; " if locked else ""
     rests = wait is not None and wait.remaining_seconds is not None and wait.remaining_seconds <= DAY_SECONDS
     return hung(
         case,
-        ENDLESS_PYTHON,
+        SLEEPS,
         chain,
-        summary=f"{blocked}{sleeper}",
-        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
-        next=(
-            *((f"release the lock before the sleep at {show(frame)}",) if locked and HELD_BY in link.waits_for else ()),
-            f"look at {show(frame)}: is that sleep meant to be so long?"
-            if frame
-            else "look in the program for a sleep of days",
-            stacks_of(chain.start.pid),
-        ),
-        ceiling=MAY_COME if rests else 1.0,
+        ceiling=MAY_COME if rests else None,
+        **Facts(starts=starts(chain), lock=link.waits_for if locked else None, does=doing(awaited_at(case, chain))),
+        **Facts(held=locked and HELD_BY in link.waits_for, unread=frame is None),
     )
 
 
-def naps(case: Case, cause: Cause, chain: Chain) -> Outcome:
+def naps(case: Case, chain: Chain) -> Outcome:
     """It sleeps a little at one and the same line, again and again, and does nothing in between."""
     node = chain.end.node
     rank = case.job.members[chain.start.pid]
@@ -151,18 +191,169 @@ def naps(case: Case, cause: Cause, chain: Chain) -> Outcome:
         return None
     if not only_asks(case.history, node) or (node.stack is not None and retries(case.history, node.stack)):
         return None
+    return hung(case, NAPS, chain, patience=temporal(case), silent=silent, evidence=lasts.evidence, ceiling=GUESSED)
+
+
+# Caught in a loop: of one module's forward, of one batch's fetch, around passes, or outside of training
+
+
+def at_work(case: Case, end: End) -> bool:
+    """True if a thread waits for a card that serves it: it is let go on, if only to ask again in the next turn of its loop."""
+    card = regime(case.history, end.detail) if end.kind == "gpu" else None
+    return card is not None and card.kind in ("work", "wait") and not card.polls
+
+
+def caught(case: Case, chain: Chain, within: Within) -> Outcome:
+    """It runs in training code, and never comes out of one loop there."""
+    steps = case.progress[chain.start.pid].steps
+    counted = steps is not None and steps.ago_seconds is not None and steps.longest_seconds is not None
+    known = counted or within.usual_seconds > 0.0  # how long it takes here, by what was seen before
+    fetches = within.called == FETCH and not known
+    computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
+    takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
+    patience = max(temporal(case) * (COUNTS_TIMES if takes_its_time else 1.0), within.usual_seconds)
+    sure = Level.HIGH if counted else Level.MEDIUM
+    if within.called == UPDATE and not within.usual_seconds:
+        # An optimizer that was never seen to come out of its loop may do all of the training in one step.
+        sure = Level.LOW
+    enough = within.read and within.samples >= (MANY_OF_A_FETCH if fetches else MANY_SAMPLES)
+    stays, sampled = f"stays in one loop of one {within.called}", f"{within.samples} samples, all of that loop"
+    found = hung(
+        case,
+        IN_ONE_CALL,
+        chain,
+        patience=patience,
+        silent=within.seconds,
+        evidence=_stays(case, chain, stays, sampled, "other parts of a step in between", "steps"),
+        ceiling=sure if enough else ONE_SOURCE,
+        **Facts(within=within.called, loop=show(within.frame)),
+    )
+    return with_loop(found, chain.start, within.frame)
+
+
+def _stays(case: Case, chain: Chain, stays: str, sampled: str, expected: str, come: str) -> tuple[Evidence, Evidence]:
+    """What shows that a running thread stays in its loop; ``come``: what would come in a run that goes on."""
+    pid = f"pid {chain.start.pid}"
+    served = "is served by its card" if at_work(case, chain.end) else "waits for no other task"
+    runs = f"{chain.start.motion.run_share or 0.0:.0%} of a core"
+    return (
+        case.saw("stack", pid, stays, sampled, expected),
+        case.saw("schedstat", pid, served, runs, f"the same, and {come} come"),
+    )
+
+
+def gets_no_batch(case: Case, chain: Chain, anew: Anew) -> Outcome:
+    """It starts its loader again and again, and no batch comes out of it."""
+    begun, start = f"{anew.times} or more times since the last pass", chain.start
     return hung(
         case,
-        cause,
+        GETS_NO_BATCH,
         chain,
-        summary=f"{who(chain)} polls again and again and gets no result",
         patience=temporal(case),
-        silent=silent,
-        evidence=lasts.evidence,
-        ceiling=GUESSED,
-        but={"waiting_for_file": "no call that looks at a file is in that loop"},
-        next=(f"look at {show(chain.end.node.frame)}: what would end that loop?",),
+        silent=anew.seconds,
+        evidence=_stays(
+            case, chain, "comes to the end of its loader, and starts it again", begun, "batches", "batches"
+        ),
+        ceiling=Level.MEDIUM if anew.times >= STARTS_SEEN and not anew.by_workers else ONE_SOURCE,
+        culprits=(Culprit(pid=start.pid, rank=start.rank, tid=start.tid, frame=show(anew.frame)),),
+        **Facts(loop=show(anew.frame), at=show(start.frame)),
     )
+
+
+def never_left(case: Case, chain: Chain, loop: Unleft) -> Outcome:
+    """It makes forward passes in one loop that waits for a condition, for longer than an evaluation is given."""
+    steps, before = case.progress[chain.start.pid].steps, loop.usual_seconds
+    ended = "it ends" if before is None else f"out of it within {duration(before)}, when it was there before"
+    sure = before is not None and loop.samples >= MANY_OF_A_FETCH
+    updates = "backward" if steps is None else f"backward after step {steps.count}"
+    sampled = f"{loop.samples} samples over {duration(loop.seconds)}, none outside of it, none in {updates}"
+    return hung(
+        case,
+        NEVER_LEFT,
+        chain,
+        patience=loop.told_seconds,
+        silent=loop.seconds,
+        evidence=_stays(case, chain, f"stays in its while loop at {show(loop.frame)}", sampled, ended, "updates"),
+        ceiling=Level.MEDIUM if sure else ONE_SOURCE,  # another evaluation, with far more to do, looks the same
+        **Facts(loop=show(loop.frame), lasts=loop.seconds),
+    )
+
+
+def turns_for_ever(case: Case, chain: Chain, watched: float) -> Outcome:
+    """It runs Python outside of training code. ``watched``: for how many seconds that has been so."""
+    rank, steps = case.job.members[chain.start.pid], case.progress[chain.start.pid].steps
+    loop = loop_of(case.history, chain.end.node)
+    again, waits = rereads(case.history, chain.end.node), loop.may_turn_for_ever
+    over_data = moves_data(case.history, chain.end.node) and not again
+    if over_data and not waits:
+        return None  # data come to an end
+    computes = not again and (releases_gil(case.history, chain.end.node) or computes_on_card(case, chain.start.pid))
+    rounds = goes_through_rounds(case, rank)
+    # Of several ranks one computes for all, and mostly in a library.
+    finite = loop.library is not None or (not waits and (bool(loop.kinds) or len(case.ranks) > 1))
+    counts = over_data or computes or rounds or finite or case.awaited_at_start(chain.start.pid)
+    patience = temporal(case) * (COUNTS_TIMES if counts else 1.0)
+    lasts = lull(case, rank, watched, patience)
+    silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
+    if counts and silent < patience and not (waits and (computes or rounds)):
+        return None  # a loop over something comes to its end: long work until proved otherwise
+    node = chain.end.node
+    if has_come_back(case, rank, silent) or trains_around(case.history, node):
+        return None
+    by_hand = descends(case.history, node)
+    sure = Level.LOW if prepares(case, rank) else Level.MEDIUM
+    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only or again):
+        sure = Level.HIGH  # a long finite computation cannot be told apart by anything but time
+    found = hung(
+        case,
+        TURNS_FOR_EVER,
+        chain,
+        patience=patience,
+        silent=silent,
+        evidence=(*lasts.evidence, *gets_nowhere(case, chain.start)),
+        ceiling=min(lasts.ceiling, sure),
+        does=READS_AGAIN if again else "runs Python and makes no step",
+    )
+    return with_loop(found, chain.end.node, loop.frame)
+
+
+def trains_around(history: History, node: Node) -> bool:
+    """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
+    source = line_of(history, node.frame)
+    return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
+
+
+def descends(history: History, node: Node) -> bool:
+    """True if a line of its loop makes an update by itself, in a run that was never seen at torch's own.
+
+    It may be training, or a search that does not converge.
+    """
+    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
+        return False
+    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
+    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
+    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
+
+
+def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
+    """What shows that a running thread makes no progress: no training code among its samples, no I/O of its own."""
+    seen = profile(case.history, node.pid, node.tid, seconds=LOOP_SECONDS)
+    stays = case.saw(
+        "stack",
+        f"pid {node.pid}",
+        "stays in the program's own code",
+        f"{seen.samples} samples below {show(node.frame)}, none in training code",
+        "backward and optimizer in each step",
+    )
+    entity = f"pid {node.pid} thread {node.tid}"
+    if node.motion.io_calls != 0:
+        return (stays,)
+    return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
+
+
+def computes_on_card(case: Case, pid: int) -> bool:
+    """True if a card of the process has work all the time: what is computed there may take long."""
+    return any(card.kind == "work" for card in regimes(case.history, pid))
 
 
 # At exit
@@ -183,21 +374,16 @@ def hung_at_exit(case: Case) -> Outcome:
         if chain.end.still is False or any_tag(chain.end.node.tags, "save"):
             continue
         left = left_over(case, chain)
-        waits_for = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else ""
+        until = (
+            f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else awaited_at(case, chain)
+        )
         return hung(
             case,
-            HUNG_AT_EXIT,
+            DOES_NOT_END,
             chain,
-            summary=f"training is over, but the process does not end: {who(chain)} {doing(waits_for or chain.awaited)}",
-            patience=_exit_patience(case, chain),
-            ceiling=min(past, MAY_COME) if chain.end.detail == OTHERS_MOVE else past,
-            but={"checkpointing": "no save frame and no io on the chain"},
-            next=(
-                *((UNREAD,) if "feeder" in chain.end.node.tags else ()),
-                *(("end that thread before the program ends, or start it with daemon=True",) if left else ()),
-                stacks_of(rank.pid),
-            ),
+            ceiling=past if past < 1.0 else None,
             culprits=map(culprit, left) if left else None,
+            **Facts(does=doing(until), unread="feeder" in chain.end.node.tags, left=bool(left), start=rank.pid),
         )
     return None
 
@@ -219,27 +405,15 @@ def past_its_program(case: Case, main: Node) -> float:
     before = (seen.reading for seen in case.history.series(Stack, main.pid, main.tid))
     if any(_started(one) and (is_user(one.frames[-1]) or one.frames[-1].function != STARTS[0]) for one in before):
         return 1.0
-    own = (
-        is_user(stack.frames[-1]) or stack.frames[-1].file in process.command
-    )  # a script may lie in an installed package
-    return INFERRED if own else 0.0
+    # A script may lie in an installed package.
+    own = is_user(stack.frames[-1]) or stack.frames[-1].file in process.command
+    return MAY_COME if own else 0.0
 
 
 def _started(stack: Stack) -> bool:
-    """Whether the program itself, or what starts a child of ``multiprocessing``, is at the root."""
+    """True if the program itself, or what starts a child of ``multiprocessing``, is at the root."""
     root = stack.frames[-1].function if stack.frames else ""
     return root in STARTS or root.startswith("_bootstrap")
 
 
-def _exit_patience(case: Case, chain: Chain) -> float:
-    # Only this process could read it, and it is over; or a terminal is held.
-    unread = chain.end.kind == "pipe_full" and not chain.end.others
-    locked = chain.end.kind in ("lock", "cycle") and chain.end.detail != OTHERS_MOVE
-    certain = locked or unread or outlasts(case, chain.end)
-    return STRUCTURAL_SECONDS if certain else temporal(case)
-
-
-RULES = (
-    Rule(ENDLESS_PYTHON, endless_python),
-    Rule(HUNG_AT_EXIT, hung_at_exit),
-)
+RULES = (Rule(ENDLESS_PYTHON, endless_python), Rule(HUNG_AT_EXIT, hung_at_exit))

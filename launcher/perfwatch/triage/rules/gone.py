@@ -17,8 +17,7 @@ from perfwatch.triage.ends import gone
 from perfwatch.triage.history import Seen
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import RankGaps, launches
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.slowness import Facts, Line, Saw
+from perfwatch.triage.rule import Cause, Facts, Rule, Saw
 from perfwatch.triage.waits.node import culprit, node_of
 from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Culprit, Evidence, Finding, Level, Outcome
@@ -42,27 +41,22 @@ NCCL_TIMEOUT_SECONDS = 900.0  # ranks that wait for one whose GPU failed give up
 MOST_NAMED = 4
 LONGEST_LINE = 160
 
-NO_MEMORY = Line(
-    OUT_OF_MEMORY,
-    "{what}",
-    but=(("killed", "the kernel, its log or the error says that memory ran out"),),
-    next=("fewer workers, smaller batches, or a larger memory limit",),
-)
-NO_GPU_MEMORY = Line(
-    OUT_OF_MEMORY,
-    "pid {pid} ran out of GPU memory{tried}{fullest}",
-    but=(("gpu_fault", "the allocator refused, the card is well"),),
-    next=(
-        "a smaller micro-batch with gradient accumulation, or activation checkpointing; "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason",
-    ),
-)
-FAULT = Line(
-    GPU_FAULT,
-    "{name} failed: {what}",
-    but=(("crashed", "the driver itself reported the error"),),
-    next=("drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card",),
-)
+NO_MEMORY = OUT_OF_MEMORY.line("""
+    {what}
+    - not killed: the kernel, its log or the error says that memory ran out
+    - next: fewer workers, smaller batches, or a larger memory limit
+""")
+NO_GPU_MEMORY = OUT_OF_MEMORY.line("""
+    pid {pid} ran out of GPU memory{tried}{fullest}
+    - not gpu_fault: the allocator refused, the card is well
+    - next: a smaller micro-batch with gradient accumulation, or activation checkpointing;
+      PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason
+""")
+FAULT = GPU_FAULT.line("""
+    {name} failed: {what}
+    - not crashed: the driver itself reported the error
+    - next: drain the node; nvidia-smi -q -d ECC,ROW_REMAPPER; reset or replace the card
+""")
 FAULT_OF_KERNEL = replace(
     FAULT,
     cause=replace(GPU_FAULT, owner="user_code"),
@@ -70,12 +64,11 @@ FAULT_OF_KERNEL = replace(
     next=("compute-sanitizer python ... names the kernel and the address",),
 )
 ENDED = Saw("process", "has ended", "{code}", "exit code 0", of="pid {ended}")
-CRASH = Line(
-    CRASHED,
-    "pid {of} crashed ({code}){said}{unseen}",
-    (ENDED,),
-    next=("read the job's own stderr; sys.exit() with this code leaves no traceback",),
-)
+CRASH = CRASHED.line("""
+    pid {of} crashed ({code}){said}{unseen}
+    - saw process of pid {ended}: has ended | {code} | exit code 0
+    - next: read the job's own stderr; sys.exit() with this code leaves no traceback
+""")
 CRASH_WITH_WORDS = replace(
     CRASH,
     saw=(ENDED, Saw("traceback", "raised", "{last}", "no exception", of="pid {of}")),
@@ -87,18 +80,26 @@ LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above"
 )
-BY_SIGNAL = Line(
-    KILLED,
-    "pid {pid} was ended by {name}{code}{calls}",
-    (Saw("process", "ended by a signal", "{shown}", "exit code 0", of="pid {ended}"),),
-    (("out_of_memory", "no OOM kill in the control group's counter or the kernel log"),),
-    ("dmesg | tail -50", "sacct -j JOBID (or the scheduler's own log)"),
+BY_SIGNAL = KILLED.line("""
+    pid {pid} was ended by {name}{code}{calls}
+    - saw process of pid {ended}: ended by a signal | {shown} | exit code 0
+    - not out_of_memory: no OOM kill in the control group's counter or the kernel log
+    - next: dmesg | tail -50
+    - next: sacct -j JOBID (or the scheduler's own log)
+""")
+# Not the kernel's: a person, a shell, a scheduler or a launcher sends them.
+REQUESTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+BY_REQUEST = replace(
+    BY_SIGNAL, next=("sacct -j JOBID, kubectl describe pod, or the launcher's own log, says who ended it",)
 )
-WELL = Line(
-    FINISHED,
-    "the job (pid {ended}) has ended{how}",
-    (Saw("process", "has ended", "exit code {code}", of="pid {ended}"),),
+BY_INTERRUPT = replace(
+    BY_SIGNAL, next=("nothing, if Ctrl-C was meant; else the log of the launcher or scheduler says who sent it",)
 )
+OF_A_HANG = ("why it hung before that: perfwatch replay",)
+WELL = FINISHED.line("""
+    the job (pid {ended}) has ended{how}
+    - saw process of pid {ended}: has ended | exit code {code}
+""")
 
 
 def judge_out_of_memory(case: Case) -> Outcome:
@@ -360,7 +361,9 @@ def judge_killed(case: Case) -> Outcome:
     facts = Facts(ended=end.pid, name=name, shown=shown, calls=f"; {gone.last_calls(behind)}" if behind else "")
     facts["code"] = f"; the job itself ended with exit code {code}" if code is not None else ""
     culprit = Culprit(pid=pid, rank=case.job.rank_of(pid))
-    return BY_SIGNAL.finding(case, (culprit,), Level.MEDIUM if unexplained else Level.CERTAIN, more=more, **facts)
+    line = BY_INTERRUPT if number == signal.SIGINT else BY_REQUEST if number in REQUESTS else BY_SIGNAL
+    line = line if gone.hung_before(case) is None else replace(line, next=OF_A_HANG)
+    return line.finding(case, (culprit,), Level.MEDIUM if unexplained else Level.CERTAIN, more=more, **facts)
 
 
 def judge_finished(case: Case) -> Outcome:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from perfwatch.text import duration
-from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu, units
+from perfwatch.triage.cards.accelerated import Accelerated, accelerated, monitored, slow_on_gpu
 from perfwatch.triage.cards.gpu import ACTIVE, BUSY, IN_USE, Regime, regime, regimes
 from perfwatch.triage.cards.hardware import (
     COPIES_MIB_PER_SECOND,
@@ -27,51 +27,36 @@ from perfwatch.triage.cards.whose import Neighbour, cards_of, is_free, mps_serve
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import median, quantile
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, is_in
+from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.shares.budget import Bin, is_in, mode_on
 from perfwatch.triage.shares.own_work import calls_at, lines_around
-from perfwatch.triage.shares.python import mode_on
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
-    HIGH,
     LARGE,
     LATELY_SECONDS,
     LOST_SHARE,
-    LOW,
-    MEDIUM,
     MOST,
     MOSTLY,
     NEARLY_ALL,
     NOTABLE,
     OFTEN,
 )
-from perfwatch.triage.shares.traced import WITNESS, trace_of
-from perfwatch.triage.slowness import Facts, Line, Saw, certainty, phases, samples
+from perfwatch.triage.shares.traced import trace_of
+from perfwatch.triage.slowness import certainty, phases
 from perfwatch.triage.words.code import names
 from perfwatch.triage.words.frames import any_tag, show, tags, tags_of
-from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
-from perfwatch_probes.readings import (
-    Gpu,
-    GpuActivity,
-    GpuBinding,
-    GpuProcess,
-    GpuSample,
-    Process,
-    SourceLine,
-    Stack,
-    Thread,
-)
+from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome
+from perfwatch_probes import readings as r
 
-THROTTLED_GPU = Cause("throttled_gpu", "slow", "node", (Gpu, GpuSample))
-SHARED_GPU = Cause("shared_gpu", "slow", "scheduler", (GpuProcess, Process))
-DEGRADED_LINK = Cause("degraded_link", "slow", "node", (Gpu, GpuSample))
-WRONG_PRECISION = Cause("wrong_precision", "slow", "user_code", (GpuActivity,))
-SLOW_ATTENTION_FALLBACK = Cause("slow_attention_fallback", "slow", "user_code", (GpuActivity, Stack))
-MEMORY_BOUND_GPU = Cause("memory_bound_gpu", "slow", "user_code", (GpuSample,))
-UNDERFILLED_GPU = Cause("underfilled_gpu", "slow", "user_code", (GpuActivity,))
-GPU_BOUND = Cause("gpu_bound", "healthy", "user_code", (GpuSample,))
+THROTTLED_GPU = Cause("throttled_gpu", "slow", "node", (r.Gpu, r.GpuSample))
+SHARED_GPU = Cause("shared_gpu", "slow", "scheduler", (r.GpuProcess, r.Process))
+DEGRADED_LINK = Cause("degraded_link", "slow", "node", (r.Gpu, r.GpuSample))
+WRONG_PRECISION = Cause("wrong_precision", "slow", "user_code", (r.GpuActivity,))
+SLOW_ATTENTION_FALLBACK = Cause("slow_attention_fallback", "slow", "user_code", (r.GpuActivity, r.Stack))
+MEMORY_BOUND_GPU = Cause("memory_bound_gpu", "slow", "user_code", (r.GpuSample,))
+UNDERFILLED_GPU = Cause("underfilled_gpu", "slow", "user_code", (r.GpuActivity,))
+GPU_BOUND = Cause("gpu_bound", "healthy", "user_code", (r.GpuSample,))
 
 HELD_BACK_FROM_OUTSIDE = NEARLY_ALL  # of the time: what it explains, beside causes inside of the job
 SAVED = 0.8  # of the time in full-precision products, of what is idle on an empty card, of the whole card by any such change
@@ -92,22 +77,19 @@ MEMORY_OF_UTILISATION = 0.77
 # Held back from outside
 
 LOST_CLOCK = 0.05  # a smaller loss is not noticed
-THROTTLED = Line(
-    THROTTLED_GPU,
-    "{name} runs at {clock:.0f} MHz instead of {usual:.0f} ({source}) because of {why}{heat}",
-    (
-        Saw("nvml", "reports why its clock is down", "{why} in {often:.0%} of the samples", "none", "{name}"),
-        Saw("nvml", "SM clock", "{clock:.0f} MHz", "{usual:.0f} MHz ({source})", "{name}"),
-    ),
-    (("gpu_bound", "the software power cap alone would be normal; this is not it"),),
-    ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at airflow and power supplies, drain the node",),
-)
+THROTTLED = THROTTLED_GPU.line("""
+    {name} runs at {clock:.0f} MHz instead of {usual:.0f} ({source}) because of {why}[, at {heat} °C]
+    - saw nvml of {name}: reports why its clock is down | {why} in {often:.0%} of the samples | none
+    - saw nvml of {name}: SM clock | {clock:.0f} MHz | {usual:.0f} MHz ({source})
+    - not gpu_bound: the software power cap alone would be normal; this is not it
+    - next: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at airflow and power supplies, drain the node
+""")
 
 
 def throttled_gpu(case: Case) -> Outcome:
     """Fires on a card in use that reports why its clock is down."""
     for one in accelerated(case):
-        looks = [seen.reading for seen in case.history.series(GpuSample, one.card.uuid, seconds=LATELY_SECONDS)]
+        looks = [seen.reading for seen in case.history.series(r.GpuSample, one.card.uuid, seconds=LATELY_SECONDS)]
         known = [look for look in looks if look.reasons is not None and (look.utilisation or 0.0) >= IN_USE]
         held = [look for look in known if held_down(look)]
         clock = median(float(look.sm_clock_mhz) for look in held if look.sm_clock_mhz is not None)
@@ -115,64 +97,47 @@ def throttled_gpu(case: Case) -> Outcome:
         if clock is None or usual is None or len(held) < OFTEN * len(known) or clock > (1.0 - LOST_CLOCK) * usual:
             continue
         down, heat = 1.0 - clock / usual, looks[-1].temperature_celsius
-        lost = down * (one.card.graphics or 0.0)
-        return slow_on_gpu(
-            case,
-            THROTTLED,
-            one,
-            lost,
-            explains=max(lost, HELD_BACK_FROM_OUTSIDE if down >= 2 * LOST_CLOCK else lost),
-            confidence=CERTAIN,
-            clock=clock,
-            usual=usual,
-            source=source,
-            why=" and ".join(
-                sorted(text for bit, text in REASONS.items() if any((look.reasons or 0) & bit for look in held))
-            ),
-            heat=f", at {heat} °C" if heat is not None else "",
-            often=len(held) / len(known),
-        )
+        lost, bits = down * (one.card.graphics or 0.0), [look.reasons or 0 for look in held]
+        why = " and ".join(sorted(text for bit, text in REASONS.items() if any(each & bit for each in bits)))
+        facts = Facts(clock=clock, usual=usual, source=source, why=why, often=len(held) / len(known))
+        facts |= Facts(heat=heat, confidence=Level.CERTAIN)
+        explains = HELD_BACK_FROM_OUTSIDE if down >= 2 * LOST_CLOCK else lost
+        return slow_on_gpu(case, THROTTLED, one, lost, explains=explains, **facts)
     return None
 
 
 def _usual_clock(case: Case, uuid: str) -> tuple[float | None, str]:
     """What the clock should be: this card's own before, that of the job's other cards, or the card's maximum."""
-    looks = [one for one in case.history.series(GpuSample, uuid) if one.at < case.at - LATELY_SECONDS]
+    looks = [one for one in case.history.series(r.GpuSample, uuid) if one.at < case.at - LATELY_SECONDS]
     before = [
         clock for one in looks if not held_down(one.reading) and (clock := clock_at_work(one.reading)) is not None
     ]
     if before:
         return quantile(before, NEARLY_ALL), "earlier in this run"
     cards = {other for rank in case.ranks for other in cards_of(case.history, rank.pid).uuids} - {uuid}
-    now = [seen.reading for other in cards if (seen := case.history.latest(GpuSample, other)) is not None]
+    now = [seen.reading for other in cards if (seen := case.history.latest(r.GpuSample, other)) is not None]
     if others := [clock for one in now if (clock := clock_at_work(one)) is not None]:
         return median(others), "the job's other cards"
-    card = case.history.latest(Gpu, uuid)
+    card = case.history.latest(r.Gpu, uuid)
     most = card.reading.sm_clock_max_mhz if card is not None else None
     return (None if most is None else float(most)), "its maximum"
 
 
-SHARED = Line(
-    SHARED_GPU,
-    "{name} is shared with another process: {who}{takes}",
-    (
-        Saw("nvml", "a process outside the job computes there", "{who}", "the job's own only", "{name}"),
-        units("is busy for both", "busy for the job alone"),
-    ),
-    (("gpu_bound", "{lost:.0%} of the card's work is not this job's"),),
-    ("nvidia-smi names the process; give the job a card of its own",),
-)
-CROWDED = Line(
-    replace(SHARED_GPU, owner="user_code"),
-    "ranks {who} share {name} while {free} is idle",
-    (
-        Saw("nvml", "several ranks compute on it", "ranks {who}", "one rank on each card", "{name}"),
-        units("is busy for all of them", "busy for one rank"),
-        Saw("nvml", "is idle, and the ranks may use it", "nothing computes on it", "a rank of its own", "{free}"),
-    ),
-    (("gpu_bound", "{free} has nothing to do"),),
-    ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else touches the GPU',),
-)
+SHARED = SHARED_GPU.line("""
+    {name} is shared with another process: {who}[; together they take {together:.0%} of it]
+    - saw nvml of {name}: a process outside the job computes there | {who} | the job's own only
+    - saw {card.source} of {name}: is busy for both | {shown} | busy for the job alone
+    - not gpu_bound: {lost:.0%} of the card's work is not this job's
+    - next: nvidia-smi names the process; give the job a card of its own
+""")
+CROWDED = replace(SHARED_GPU, owner="user_code").line("""
+    ranks {who} share {name} while {free} is idle
+    - saw nvml of {name}: several ranks compute on it | ranks {who} | one rank on each card
+    - saw {card.source} of {name}: is busy for all of them | {shown} | busy for one rank
+    - saw nvml of {free}: is idle, and the ranks may use it | nothing computes on it | a rank of its own
+    - not gpu_bound: {free} has nothing to do
+    - next: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else touches the GPU
+""")
 
 
 def shared_gpu(case: Case) -> Outcome:
@@ -188,16 +153,11 @@ def shared_gpu(case: Case) -> Outcome:
             served = served or _served(case, one)
             continue
         taken = min(1.0, sum(other.share or 0.0 for other in busy))
-        return slow_on_gpu(
-            case,
-            SHARED,
-            one,
-            taken,
-            explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0),
-            confidence=CERTAIN if busy else LOW,  # how much it uses is not measured: noted, not blamed
-            who=", ".join(_shown(other) for other in known[:3]),
-            takes=f"; together they take {taken:.0%} of it" if len(busy) > 1 else "",
-        )
+        # How much an unmeasured one uses is not known: it is noted, not blamed.
+        facts = Facts(explains=max(taken, HELD_BACK_FROM_OUTSIDE if busy else 0.0))
+        facts |= Facts(confidence=Level.CERTAIN if busy else Level.LOW, who=", ".join(map(_shown, known[:3])))
+        facts |= Facts(together=taken if len(busy) > 1 else None)
+        return slow_on_gpu(case, SHARED, one, taken, **facts)
     return served
 
 
@@ -208,7 +168,8 @@ def _crowded(case: Case) -> Finding | None:
         if one.certain and one.card.kind == "work" and _computes_on(case, one):
             ranks.setdefault(one.card.uuid, []).append(one)
     for uuid, sharing in ranks.items():
-        idle = sorted(set.intersection(*(_visible(case, one.rank.pid) for one in sharing)) - {uuid})
+        bound = [case.history.latest(r.GpuBinding, one.rank.pid) for one in sharing]
+        idle = sorted(set.intersection(*(set(seen.reading.visible) if seen else set() for seen in bound)) - {uuid})
         idle = [other for other in idle if is_free(case.history, other, {one.rank.pid for one in sharing})]
         idle = [other for other in idle if (regime(case.history, other, LATELY_SECONDS).graphics or 0.0) < NOTABLE]
         if len(sharing) < 2 or not idle or mps_servers(case.history, uuid):
@@ -217,13 +178,10 @@ def _crowded(case: Case) -> Finding | None:
         lost = (1.0 - left) * (sharing[0].card.graphics or 0.0)
         members = [each.rank for each in sharing]
         who = " and ".join(str(each.rank if each.rank is not None else each.pid) for each in members)
-        facts = Facts(who=who, free=name_of(case.history, idle[0]))
-        found = slow_on_gpu(
-            case, CROWDED, sharing[0], lost, explains=HELD_BACK_FROM_OUTSIDE, confidence=CERTAIN, **facts
-        )
-        culprit = found.culprits[0]
-        culprits = tuple(msgspec.structs.replace(culprit, pid=each.pid, rank=each.rank) for each in members)
-        return msgspec.structs.replace(found, culprits=culprits)
+        facts = Facts(who=who, free=name_of(case.history, idle[0]), explains=HELD_BACK_FROM_OUTSIDE)
+        found = slow_on_gpu(case, CROWDED, sharing[0], lost, confidence=Level.CERTAIN, **facts)
+        both = (msgspec.structs.replace(found.culprits[0], pid=each.pid, rank=each.rank) for each in members)
+        return msgspec.structs.replace(found, culprits=tuple(both))
     return None
 
 
@@ -231,11 +189,6 @@ def _computes_on(case: Case, one: Accelerated) -> bool:
     """True if a rank has no other card, or takes a good part of this one: a context alone takes nothing."""
     alone = len(cards_of(case.history, one.rank.pid).uuids) == 1
     return alone or (share_of(case.history, one.card.uuid, one.rank.pid) or 0.0) >= NOTABLE
-
-
-def _visible(case: Case, pid: int) -> set[str]:
-    seen = case.history.latest(GpuBinding, pid)
-    return set() if seen is None else set(seen.reading.visible)
 
 
 def _served(case: Case, one: Accelerated) -> Abstention | None:
@@ -259,12 +212,11 @@ LINK_IN_USE_MIB_PER_SECOND = 100.0
 REPLAYS_PER_SECOND = 1.0  # a few in an hour are normal
 # MiB/s of one link in each direction: 25 GB/s, and 50 from Blackwell on (NVIDIA's data sheets: 18 links make 450 and 900 GB/s).
 NVLINK_3_AND_4, NVLINK_5, BLACKWELL = 23_842.0, 47_684.0, (10, 0)
-DEGRADED = Line(
-    DEGRADED_LINK,
-    "{name} has a slow link: {what}",
-    but=(("copy_bound", "the link itself is below its maximum"),),
-    next=("nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node",),
-)
+DEGRADED = DEGRADED_LINK.line("""
+    {name} has a slow link: {what}
+    - not copy_bound: the link itself is below its maximum
+    - next: nvidia-smi -q -d PCIE; lspci -vv shows LnkSta against LnkCap: reseat the card, or drain the node
+""")
 
 
 def degraded_link(case: Case) -> Outcome:
@@ -284,24 +236,19 @@ def degraded_link(case: Case) -> Outcome:
         if not evidence:
             continue
         share = "not measured by this card" if used is None else f"{used:.0%} of what it can do now"
-        return slow_on_gpu(
-            case,
-            DEGRADED,
-            one,
-            (1.0 - kept) * min(1.0, max(used or 0.0, one.card.waiting)) if matters else 0.0,
-            explains=1.0 if matters else 0.0,
-            confidence=CERTAIN if matters else LOW,
-            more=(*evidence, case.saw("nvml", name_of(case.history, one.card.uuid), "uses the link", share)),
-            what="; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence),
-        )
+        use = case.saw("nvml", name_of(case.history, one.card.uuid), "uses the link", share)
+        facts = Facts(more=(*evidence, use), what="; ".join(f"{piece.claim}: {piece.observed}" for piece in evidence))
+        facts |= Facts(explains=float(matters), confidence=Level.CERTAIN if matters else Level.LOW)
+        lost = (1.0 - kept) * min(1.0, max(used or 0.0, one.card.waiting)) if matters else 0.0
+        return slow_on_gpu(case, DEGRADED, one, lost, **facts)
     return None
 
 
 def _pcie(case: Case, uuid: str) -> tuple[list[Evidence], float]:
     """What is wrong with PCIe, and the share of its speed that is left."""
     found: list[Evidence] = []
-    seen = case.history.latest(Gpu, uuid)
-    looks = [one.reading for one in case.history.series(GpuSample, uuid, seconds=LATELY_SECONDS)]
+    seen = case.history.latest(r.Gpu, uuid)
+    looks = [one.reading for one in case.history.series(r.GpuSample, uuid, seconds=LATELY_SECONDS)]
     best = lane_speed(seen.reading.pcie_generation_max, seen.reading.pcie_width_max) if seen is not None else None
     speeds = [speed for look in looks if (speed := lane_speed(look.pcie_generation, look.pcie_width)) is not None]
     kept = max(speeds) / best if best and speeds else 1.0
@@ -312,7 +259,7 @@ def _pcie(case: Case, uuid: str) -> tuple[list[Evidence], float]:
         now = f"generation {last.pcie_generation} x{last.pcie_width}"
         most = f"generation {seen.reading.pcie_generation_max} x{seen.reading.pcie_width_max}"
         found.append(case.saw("nvml", name, "PCIe runs below its maximum", now, most))
-    replays = case.history.rate(GpuSample, uuid, of=lambda s: s.pcie_replays, seconds=LATELY_SECONDS)
+    replays = case.history.rate(r.GpuSample, uuid, of=lambda s: s.pcie_replays, seconds=LATELY_SECONDS)
     if replays is not None and replays >= REPLAYS_PER_SECOND:
         found.append(case.saw("nvml", name, "PCIe repeats packets", f"{replays:.1f} replays/s", "none"))
     return found, kept
@@ -320,7 +267,7 @@ def _pcie(case: Case, uuid: str) -> tuple[list[Evidence], float]:
 
 def _nvlink(case: Case, card: Regime) -> tuple[list[Evidence], float, float]:
     """Links that are down, the share of them that is left, and how much of what these can do is used."""
-    seen, last = case.history.latest(Gpu, card.uuid), case.history.latest(GpuSample, card.uuid)
+    seen, last = case.history.latest(r.Gpu, card.uuid), case.history.latest(r.GpuSample, card.uuid)
     links = seen.reading.nvlinks if seen is not None else None
     active = last.reading.nvlinks_active if last is not None else None
     if seen is None or not links or active is None or not 0 < active < links:
@@ -341,16 +288,13 @@ ADVICE = {
     "fp32": 'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)',
     "fp64": "a NumPy array or a default of float64 came in: convert to float32, then use autocast",
 }
-IN_FULL = Line(
-    WRONG_PRECISION,
-    "{name} computes in {pipe}: the {pipe} pipe is {used:.0%} busy, the tensor cores {card.tensor:.0%}",
-    (
-        units("busy, and the tensor cores are not", "tensor cores used in matrix products"),
-        Saw("{card.source}", "the {pipe} pipe is used", "{used:.0%}", "below 5 %, tensor above 10 %", "{name}"),
-    ),
-    (("memory_bound_gpu", "memory is used only {dram:.0%}"),),
-    ("{advice}",),
-)
+IN_FULL = WRONG_PRECISION.line("""
+    {name} computes in {pipe}: the {pipe} pipe is {used:.0%} busy, the tensor cores {card.tensor:.0%}
+    - saw {card.source} of {name}: busy, and the tensor cores are not | {shown} | tensor cores used in matrix products
+    - saw {card.source} of {name}: the {pipe} pipe is used | {used:.0%} | below 5 %, tensor above 10 %
+    - not memory_bound_gpu: memory is used only {dram:.0%}
+    - next: {advice}
+""")
 
 
 def wrong_precision(case: Case) -> Outcome:
@@ -372,13 +316,13 @@ def _sure_of_products(case: Case, one: Accelerated) -> float:
     """How sure it is that the arithmetic is products of matrices: by a trace, by the stacks, or because something trains."""
     trace, whole = trace_of(case, one.rank.pid), case.profile(one.rank)
     if (trace is not None and trace.full_precision_gemm_share) or whole.share_where(partial(_multiplies, case)) > 0.0:
-        return CERTAIN
+        return Level.CERTAIN
     steps = case.steps(one.rank)
     trains = (steps is not None and steps.count > 0) or whole.seen("backward", "optimizer", "graph_replay")
-    return MEDIUM if trains else LOW
+    return Level.MEDIUM if trains else Level.LOW
 
 
-def _multiplies(case: Case, stack: Stack) -> bool:
+def _multiplies(case: Case, stack: r.Stack) -> bool:
     """True if a stack is in a layer of a model, or at a line that multiplies matrices."""
     if any_tag(tags(stack), *LAYERS):
         return True
@@ -388,43 +332,30 @@ def _multiplies(case: Case, stack: Stack) -> bool:
 ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at the call
 # of the card's time, in the forward pass alone; how many times that with the backward pass
 TRACED_SHARE, WITH_BACKWARD = 0.05, 2.5
-IN_FRAMES = Line(
-    SLOW_ATTENTION_FALLBACK,
-    "attention is computed the plain way at {at}: every pair of positions is written to memory",
-    (samples("is in plain attention", "0 %", "share"), units("memory busy, tensor cores not", "the other way round")),
-    (("memory_bound_gpu", "the frames name plain attention"),),
-    ('attn_implementation="sdpa" or "flash_attention_2" when the model is loaded',),
-)
-IN_A_TRACE = Line(
-    SLOW_ATTENTION_FALLBACK,
-    "attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the "
-    "card's time in a trace",
-    (
-        Saw(
-            WITNESS,
-            "scaled_dot_product_attention runs its plain implementation",
-            "{trace.math_attention_calls} times in {window}, {share:.0%} of the card's time",
-            "one fused kernel a layer",
-        ),
-    ),
-    (("memory_bound_gpu", "the trace names plain attention"),),
-    ("under torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) torch says why the fused kernel is refused",),
-)
-FROM_OUTSIDE = Line(
-    SLOW_ATTENTION_FALLBACK,
-    "attention at {at} seems to fall back to its plain form: the card is full, and its tensor cores are used only {tensor:.0%}, "
-    "beside {dram:.0%} of its memory and {fp32:.0%} of its fp32 pipe",
-    (
-        Saw("stack", "calls attention at {at}", "{share:.0%} of the samples"),
-        units("full, and the tensor cores are not", "tensor 30 % and more with fused kernels"),
-        Saw("{card.source}", "fp32 pipe", "{fp32:.0%}", "below 10 %", "{name}"),
-    ),
-    (
-        ("wrong_precision", "the tensor cores do some of the products"),
-        ("memory_bound_gpu", "memory is used only {dram:.0%}"),
-    ),
-    ("perfwatch capture torch: softmax and bmm kernels instead of one fused kernel",),
-)
+IN_FRAMES = SLOW_ATTENTION_FALLBACK.line("""
+    attention is computed the plain way at {at}: every pair of positions is written to memory
+    - saw stack: is in plain attention | {share:.0%} of {seen.samples} samples | 0 %
+    - saw {card.source} of {name}: memory busy, tensor cores not | {shown} | the other way round
+    - not memory_bound_gpu: the frames name plain attention
+    - next: attn_implementation="sdpa" or "flash_attention_2" when the model is loaded
+""")
+IN_A_TRACE = SLOW_ATTENTION_FALLBACK.line("""
+    attention falls back to its plain form (SDPA's math kernel): its forward pass alone takes {share:.0%} of the card's time in a trace
+    - saw torch_trace: scaled_dot_product_attention runs its plain implementation | {trace.math_attention_calls} times in {window},
+      {share:.0%} of the card's time | one fused kernel a layer
+    - not memory_bound_gpu: the trace names plain attention
+    - next: under torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) torch says why the fused kernel is refused
+""")
+FROM_OUTSIDE = SLOW_ATTENTION_FALLBACK.line("""
+    attention at {at} seems to fall back to its plain form: the card is full, and its tensor cores are used only {tensor:.0%}, beside
+    {dram:.0%} of its memory and {fp32:.0%} of its fp32 pipe
+    - saw stack: calls attention at {at} | {share:.0%} of the samples
+    - saw {card.source} of {name}: full, and the tensor cores are not | {shown} | tensor 30 % and more with fused kernels
+    - saw {card.source} of {name}: fp32 pipe | {fp32:.0%} | below 10 %
+    - not wrong_precision: the tensor cores do some of the products
+    - not memory_bound_gpu: memory is used only {dram:.0%}
+    - next: perfwatch capture torch: softmax and bmm kernels instead of one fused kernel
+""")
 
 
 def slow_attention_fallback(case: Case) -> Outcome:
@@ -435,12 +366,12 @@ def slow_attention_fallback(case: Case) -> Outcome:
         if trace is not None and (share := trace.math_attention_share or 0.0) >= TRACED_SHARE:
             lost = min(SAVED, WITH_BACKWARD * share)
             facts = Facts(trace=trace, window=duration(trace.window_seconds, 3))
-            return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=CERTAIN, frame=frame, share=share, **facts)
+            return slow_on_gpu(case, IN_A_TRACE, one, lost, confidence=Level.CERTAIN, frame=frame, share=share, **facts)
         if card.dram is None or (card.tensor or 0.0) > FULL_TENSOR or seen.samples < ENOUGH_SAMPLES:
             continue
         if (share := seen.share("eager_attention")) >= NOTABLE and dram >= WRITTEN_OUT:
             # Of what memory_bound_gpu sees, this is the reason.
-            lost, more = FUSION_SAVES * dram, Facts(explains=0.6 * dram, confidence=HIGH)
+            lost, more = FUSION_SAVES * dram, Facts(explains=0.6 * dram, confidence=Level.HIGH)
             frame = show(seen.top_line(lambda stack: "eager_attention" in tags(stack)))
             return slow_on_gpu(case, IN_FRAMES, one, lost, frame=frame, share=share, **more)
         calls = seen.share_where(attends)
@@ -449,7 +380,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
         if _exponentiates(card):
             used = Facts(tensor=card.tensor or 0.0, dram=dram, fp32=card.fp32 or 0.0)
             lost = FUSION_SAVES * (used["dram"] + used["fp32"])
-            return slow_on_gpu(case, FROM_OUTSIDE, one, lost, confidence=MEDIUM, frame=frame, share=calls, **used)
+            return slow_on_gpu(case, FROM_OUTSIDE, one, lost, confidence=Level.MEDIUM, frame=frame, share=calls, **used)
         if card.dram < WRITTEN_OUT:
             return None
         reason = "which attention kernel torch chose shows in no counter and no stack"
@@ -459,7 +390,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
     return None
 
 
-def _attends(case: Case, stack: Stack) -> bool:
+def _attends(case: Case, stack: r.Stack) -> bool:
     """True if a stack is at attention: in a library's module for it, or at a line of the program that calls torch's."""
     return "attention" in tags(stack) or "scaled_dot_product_attention" in calls_at(case.history, stack)
 
@@ -471,16 +402,13 @@ def _exponentiates(card: Regime) -> bool:
     return softmax and NO_PRODUCTS < tensor < NOTABLE and (card.graphics or 0.0) >= BUSY
 
 
-MEMORY_BOUND = Line(
-    MEMORY_BOUND_GPU,
-    "{name} waits for its own memory: {used:.0%} of the bandwidth is used{rate}{cores}",
-    (units("memory is near its ceiling", "tensor cores busier than memory"),),
-    (
-        ("gpu_bound", "the tensor cores are used only {tensor:.0%}"),
-        ("slow_attention_fallback", "only a trace can tell which kernels these are"),
-    ),
-    ("fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte",),
-)
+MEMORY_BOUND = MEMORY_BOUND_GPU.line("""
+    {name} waits for its own memory: {used:.0%} of the bandwidth is used[, {rate:,.0f} GB/s][, the tensor cores {cores:.0%}]
+    - saw {card.source} of {name}: memory is near its ceiling | {shown} | tensor cores busier than memory
+    - not gpu_bound: the tensor cores are used only {tensor:.0%}
+    - not slow_attention_fallback: only a trace can tell which kernels these are
+    - next: fuse: torch.compile(model), fused=True in the optimizer, flash attention; bf16 halves every byte
+""")
 
 
 def memory_bound_gpu(case: Case) -> Outcome:
@@ -490,28 +418,25 @@ def memory_bound_gpu(case: Case) -> Outcome:
         used = card.dram if card.dram is not None else MEMORY_OF_UTILISATION * (card.memory_utilisation or 0.0)
         if used < MUCH_MEMORY or tensor >= FULL_TENSOR or (card.graphics or 0.0) < BUSY:
             continue
-        described = case.history.latest(Gpu, card.uuid)
+        described = case.history.latest(r.Gpu, card.uuid)
         peak = dram_peak_bytes_per_second(described.reading) if described is not None else None
-        rate = "" if peak is None else f", {used * peak / 1e9:,.0f} GB/s"
-        cores = "" if card.tensor is None else f", the tensor cores {tensor:.0%}"
-        sure, facts = CERTAIN if used >= NEARLY_ALL_MEMORY else HIGH, Facts(used=used, rate=rate, cores=cores)
-        return slow_on_gpu(case, MEMORY_BOUND, one, FUSION_SAVES * used, confidence=sure, tensor=tensor, **facts)
+        sure, facts = (
+            Level.CERTAIN if used >= NEARLY_ALL_MEMORY else Level.HIGH,
+            Facts(used=used, cores=card.tensor),
+        )
+        facts |= Facts(tensor=tensor, rate=None if peak is None else used * peak / 1e9)
+        return slow_on_gpu(case, MEMORY_BOUND, one, FUSION_SAVES * used, confidence=sure, **facts)
     return None
 
 
-UNDERFILLED = Line(
-    UNDERFILLED_GPU,
-    "{name} is busy {card.graphics:.0%} of the time with kernels that fill {card.sm_active:.0%} of it",
-    (
-        units("busy, and mostly empty", "SM above 60 %"),
-        Saw("{card.source}", "warps in flight", "{occupancy:.0%} of what it can hold", of="{name}"),
-    ),
-    (
-        ("stuck_kernel", "steps go on ({basis})"),
-        ("host_bound_python", "the card waits only {card.waiting:.0%} of the time"),
-    ),
-    ("raise the batch size until SM activity is above 60 %, or run several models side by side",),
-)
+UNDERFILLED = UNDERFILLED_GPU.line("""
+    {name} is busy {card.graphics:.0%} of the time with kernels that fill {card.sm_active:.0%} of it
+    - saw {card.source} of {name}: busy, and mostly empty | {shown} | SM above 60 %
+    - saw {card.source} of {name}: warps in flight | {occupancy:.0%} of what it can hold
+    - not stuck_kernel: steps continue ({basis})
+    - not host_bound_python: the card waits only {card.waiting:.0%} of the time
+    - next: raise the batch size until SM activity is above 60 %, or run several models side by side
+""")
 
 
 def underfilled_gpu(case: Case) -> Outcome:
@@ -523,17 +448,16 @@ def underfilled_gpu(case: Case) -> Outcome:
         if card.sm_active is None or card.sm_active >= ACTIVE or (card.graphics or 0.0) < BUSY:
             continue
         facts = Facts(occupancy=card.occupancy or 0.0, basis=case.progress[one.rank.pid].basis)
-        return slow_on_gpu(case, UNDERFILLED, one, SAVED * (1.0 - card.sm_active), confidence=CERTAIN, **facts)
+        return slow_on_gpu(case, UNDERFILLED, one, SAVED * (1.0 - card.sm_active), confidence=Level.CERTAIN, **facts)
     return None
 
 
 # Nothing holds it back
 
-BUSY_CARD = Line(
-    GPU_BOUND,
-    "the GPU is busy {busy:.0%} of the time, and training makes progress{reached}",
-    next=("to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision",),
-)
+BUSY_CARD = GPU_BOUND.line("""
+    the GPU is busy {busy:.0%} of the time, and training makes progress[: {reached}]
+    - next: to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision
+""")
 
 
 def gpu_bound(case: Case) -> Outcome:
@@ -558,8 +482,7 @@ def gpu_bound(case: Case) -> Outcome:
     active = ("underfilled_gpu", f"{least.sm_active or 0:.0%} of the multiprocessors are active")
     line = BUSY_CARD if least.sm_active is None else replace(BUSY_CARD, but=(active,))
     sure = min(_sure_of_health(case, found), *(one.ceiling for one in found))
-    said = f": {reached}" if reached else ""
-    return line.finding(case, (), sure, more=tuple(evidence), busy=least.graphics or 0.0, reached=said)
+    return line.finding(case, (), sure, more=tuple(evidence), busy=least.graphics or 0.0, reached=reached)
 
 
 def _is_full(card: Regime) -> bool:
@@ -570,43 +493,41 @@ def _is_full(card: Regime) -> bool:
 
 def _sure_of_health(case: Case, found: list[Accelerated]) -> float:
     if not all(_surroundings_known(case, one.card.uuid) for one in found):
-        return MEDIUM
+        return Level.MEDIUM
     if any(neighbours(case.history, one.card.uuid) for one in found):
-        return HIGH
+        return Level.HIGH
     used = all((one.card.tensor or 0.0) >= NOTABLE or (one.card.dram or 0.0) >= MUCH_MEMORY for one in found)
-    return CERTAIN if used else MEDIUM
+    return Level.CERTAIN if used else Level.MEDIUM
 
 
 def _surroundings_known(case: Case, uuid: str) -> bool:
     """True if it could be seen that nothing holds the card itself back: its link and clocks, and other processes on it."""
-    described = case.history.latest(Gpu, uuid) is not None
-    samples = case.history.series(GpuSample, uuid, seconds=LATELY_SECONDS)
+    described = case.history.latest(r.Gpu, uuid) is not None
+    samples = case.history.series(r.GpuSample, uuid, seconds=LATELY_SECONDS)
     clocked = any(one.reading.reasons is not None and one.reading.sm_clock_mhz is not None for one in samples)
-    return described and clocked and bool(case.history.of(GpuProcess, uuid))
+    return described and clocked and bool(case.history.of(r.GpuProcess, uuid))
 
 
 # Runs dry between kernels
 
-COPY_BOUND = Cause("copy_bound", "slow", "user_code", (Stack, GpuSample))
-SYNCHRONISING = Cause("synchronising", "slow", "user_code", (Stack, SourceLine, GpuSample))
-ALLOCATOR_THRASH = Cause("allocator_thrash", "slow", "user_code", (GpuSample,))
-AUTOTUNING = Cause("autotuning", "busy", "user_code", (Thread, Stack))
+COPY_BOUND = Cause("copy_bound", "slow", "user_code", (r.Stack, r.GpuSample))
+SYNCHRONISING = Cause("synchronising", "slow", "user_code", (r.Stack, r.SourceLine, r.GpuSample))
+ALLOCATOR_THRASH = Cause("allocator_thrash", "slow", "user_code", (r.GpuSample,))
+AUTOTUNING = Cause("autotuning", "busy", "user_code", (r.Thread, r.Stack))
 
 OF_BATCHES = "DataLoader(pin_memory=True) and .to(device, non_blocking=True); send uint8 and convert on the card"
 OF_ACTIVATIONS = (
     "save_on_cpu(pin_memory=True), for larger tensors only; or compute activations again (torch.utils.checkpoint)"
 )
-COPIES = Line(
-    COPY_BOUND,
-    "{gib:.1f} GiB/s cross PCIe while the GPU has no kernel to run {card.waiting:.0%} of the time{where}{saving}",
-    (
-        units("has no kernel resident while bytes arrive", "copies beside the kernels"),
-        Saw("{card.source}", "bytes cross the link", "{moved:.0f} MiB/s{of}", "some hundred MiB/s", "pcie"),
-        samples("stands at a line that copies", "below 5 %", "copying"),
-    ),
-    (("degraded_link", "the link runs at its full generation and width"),),
-    ("{advice}",),
-)
+COPIES = COPY_BOUND.line("""
+    {gib:.1f} GiB/s cross PCIe while the GPU has no kernel to run {card.waiting:.0%} of the time[; the training thread copies
+    {copying:.0%} of the time, mostly at {at}][{saving:if}: save_on_cpu moves what backward needs to host memory]
+    - saw {card.source} of {name}: has no kernel resident while bytes arrive | {shown} | copies beside the kernels
+    - saw {card.source} of pcie: bytes cross the link | {moved:.0f} MiB/s[, {of:.0%} of what the link can do] | some hundred MiB/s
+    - saw stack: stands at a line that copies | {copying:.0%} of {seen.samples} samples | below 5 %
+    - not degraded_link: the link runs at its full generation and width
+    - next: {advice}
+""")
 
 
 def copy_bound(case: Case) -> Outcome:
@@ -624,35 +545,25 @@ def copy_bound(case: Case) -> Outcome:
         if moved is None or moved < COPIES_MIB_PER_SECOND or not (copying >= LOST_SHARE or full):
             continue
         frame, saving = show(spent.of(Bin.COPYING).top_line()), seen.share("saved_on_host") >= MOSTLY * copying > 0.0
-        return slow_on_gpu(
-            case,
-            COPIES,
-            one,
+        facts = Facts(frame=frame, gib=moved / 1024, moved=moved, copying=copying)
+        facts |= Facts(of=None if ceiling is None else moved / ceiling, saving=saving)
+        facts |= Facts(advice=OF_ACTIVATIONS if saving else OF_BATCHES)
+        lost, explains = (
             min(one.card.waiting, max(copying, LOST_SHARE)),
-            explains=one.card.waiting if copying >= LOST_SHARE else None,
-            frame=frame,
-            gib=moved / 1024,
-            moved=moved,
-            copying=copying,
-            of="" if ceiling is None else f", {moved / ceiling:.0%} of what the link can do",
-            where=f"; the training thread copies {copying:.0%} of the time, mostly at {frame}" if frame else "",
-            saving=": save_on_cpu moves what backward needs to host memory" if saving else "",
-            advice=OF_ACTIVATIONS if saving else OF_BATCHES,
+            one.card.waiting if copying >= LOST_SHARE else None,
         )
+        return slow_on_gpu(case, COPIES, one, lost, explains=explains, **facts)
     return None
 
 
-SYNCHRONISES = Line(
-    SYNCHRONISING,
-    "the training thread waits for the GPU at {at} again and again ({syncs:.0%} of its time), and between two waits the card runs "
-    "dry: it has nothing to do {card.waiting:.0%} of the time",
-    (
-        samples("waits for the device at {at}", "below 5 %, or a card that is busy meanwhile", "syncs"),
-        units("kernels come and go, with gaps", "a kernel resident all the time"),
-    ),
-    (("gpu_bound", "the card has nothing to do {card.waiting:.0%} of the time"),),
-    ("keep the value at {at} on the device, and read it every hundredth step",),
-)
+SYNCHRONISES = SYNCHRONISING.line("""
+    the training thread waits for the GPU at {at} again and again ({syncs:.0%} of its time), and between two waits the card runs dry: it
+    has nothing to do {card.waiting:.0%} of the time
+    - saw stack: waits for the device at {at} | {syncs:.0%} of {seen.samples} samples | below 5 %, or a card that is busy meanwhile
+    - saw {card.source} of {name}: kernels come and go, with gaps | {shown} | a kernel resident all the time
+    - not gpu_bound: the card has nothing to do {card.waiting:.0%} of the time
+    - next: keep the value at {at} on the device, and read it every hundredth step
+""")
 
 
 def synchronising(case: Case) -> Outcome:
@@ -674,17 +585,16 @@ def synchronising(case: Case) -> Outcome:
 FREED_BYTES = 20 * 2**20  # the least that torch asks the driver for at once (its large segments)
 FREES_PER_SECOND, FEW_FREES = 0.25, 2  # memory is sampled once a second: faster swings show as often as they can
 EMPTYING, EMPTYING_ALONE = 0.02, 0.06  # of the samples, beside memory that falls and rises, and without
-THRASHES = Line(
-    ALLOCATOR_THRASH,
-    "memory of {name} is freed and allocated again{told}{where}",
-    (
-        Saw("nvml", "memory falls and rises", "{often}", "constant", "{name}", share="frees"),
-        Saw("stack", "empties the cache", "{emptying:.0%} of the samples", "0 %", share="emptying"),
-        units("waits meanwhile", "a kernel resident all the time"),
-    ),
-    (("synchronising", "the memory itself goes up and down"),),
-    ("{advice}",),
-)
+LEAVE_ROOM = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes"
+THRASHES = ALLOCATOR_THRASH.line("""
+    memory of {name} is freed and allocated again[{frees:if} {often}, between {low:.1f} and {high:.1f} GiB][; the training thread
+    empties the cache at {at}]
+    - saw nvml of {name} if frees: memory falls and rises | {often} | constant
+    - saw stack if emptying: empties the cache | {emptying:.0%} of the samples | 0 %
+    - saw {card.source} of {name}: waits meanwhile | {shown} | a kernel resident all the time
+    - not synchronising: the memory itself goes up and down
+    - next: {advice}
+""")
 
 
 def allocator_thrash(case: Case) -> Outcome:
@@ -698,8 +608,7 @@ def allocator_thrash(case: Case) -> Outcome:
         frees = _frees(_memory_used(case, one))
         if not (emptying >= EMPTYING_ALONE or (_frees_often(frees, one) and (emptying >= EMPTYING or large))):
             continue
-        lost = max(emptying, one.card.waiting)
-        if lost >= LOST_SHARE:
+        if (lost := max(emptying, one.card.waiting)) >= LOST_SHARE:
             return _thrashes(case, one, frees, emptying, lost)
     return None
 
@@ -709,31 +618,19 @@ def _thrashes(case: Case, one: Accelerated, frees: int, emptying: float, lost: f
     known = emptying >= EMPTYING or len(one.profile.runs(is_in(case, Bin.EMPTYING))) > 1  # it came back to the call
     frame = show(one.spent(case).of(Bin.EMPTYING).top_line()) if known else None
     often = f"{frees} times in {duration(min(LATELY_SECONDS, case.history.at))}"
-    between = f"between {min(used, default=0) / 2**30:.1f} and {max(used, default=0) / 2**30:.1f} GiB"
-    return slow_on_gpu(
-        case,
-        THRASHES,
-        one,
-        lost,
-        frame=frame,
-        confidence=CERTAIN if known else min(_sure_of_memory(case, one), certainty(lost)),
-        often=often,
-        frees=frees,
-        emptying=emptying,
-        told=f" {often}, {between}" if frees else "",
-        where=f"; the training thread empties the cache at {frame}" if frame else "",
-        advice=f"take empty_cache() out of the loop at {frame}"
-        if frame
-        else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a smaller batch, or inputs padded to a few sizes",
-    )
+    facts = Facts(frame=frame, often=often, frees=frees, emptying=emptying)
+    facts |= Facts(low=min(used, default=0) / 2**30, high=max(used, default=0) / 2**30)
+    facts |= Facts(advice=f"take empty_cache() out of the loop at {frame}" if frame else LEAVE_ROOM)
+    sure = Level.CERTAIN if known else min(_sure_of_memory(case, one), certainty(lost))
+    return slow_on_gpu(case, THRASHES, one, lost, confidence=sure, **facts)
 
 
 def _sure_of_memory(case: Case, one: Accelerated) -> float:
     """How sure it is that memory falls for want of room. On a card that is not full the program may have set a limit, or cuDNN searches."""
     if _fills_up(case, one):
-        return HIGH
+        return Level.HIGH
     may_search = mode_on(case, one.rank, "cudnn_benchmark") is not False
-    return LOW if may_search and one.profile.share_where(_in_convolution) > 0.0 else MEDIUM
+    return Level.LOW if may_search and one.profile.share_where(_in_convolution) > 0.0 else Level.MEDIUM
 
 
 def _memory_used(case: Case, one: Accelerated) -> list[int]:
@@ -742,15 +639,15 @@ def _memory_used(case: Case, one: Accelerated) -> list[int]:
     Once a second hides most of what an allocator frees and asks for anew within a step. If the driver does not tell what a process
     holds, there is only the card.
     """
-    keys = (key for key in case.history.entities(GpuProcess) if key[0] == one.card.uuid)
-    looks = [one.reading for key in keys for one in case.history.series(GpuProcess, *key, seconds=LATELY_SECONDS)]
+    keys = (key for key in case.history.entities(r.GpuProcess) if key[0] == one.card.uuid)
+    looks = [one.reading for key in keys for one in case.history.series(r.GpuProcess, *key, seconds=LATELY_SECONDS)]
     own = [each.memory_bytes for each in looks if each.local_pid == one.rank.pid and each.memory_bytes is not None]
     alone = all(each.local_pid == one.rank.pid for each in looks)
     return max(own, _of_card(case, one), key=_frees) if alone else own or _of_card(case, one)
 
 
 def _of_card(case: Case, one: Accelerated) -> list[int]:
-    looks = case.history.series(GpuSample, one.card.uuid, seconds=LATELY_SECONDS)
+    looks = case.history.series(r.GpuSample, one.card.uuid, seconds=LATELY_SECONDS)
     return [seen.reading.memory_used_bytes for seen in looks if seen.reading.memory_used_bytes is not None]
 
 
@@ -766,7 +663,7 @@ def _frees_often(frees: int, one: Accelerated) -> bool:
 
 def _fills_up(case: Case, one: Accelerated) -> bool | None:
     """True if the card was seen full, or nearly so, as an allocator that frees for want of room has seen it; None if not known."""
-    card, used = case.history.latest(Gpu, one.card.uuid), _of_card(case, one) or _memory_used(case, one)
+    card, used = case.history.latest(r.Gpu, one.card.uuid), _of_card(case, one) or _memory_used(case, one)
     if card is None or not card.reading.memory_bytes or not used:
         return None
     return max(used) > MOST * card.reading.memory_bytes
@@ -774,33 +671,21 @@ def _fills_up(case: Case, one: Accelerated) -> bool | None:
 
 # A search for kernels
 
-TUNES = Line(
-    AUTOTUNING,
-    "kernels are benchmarked before their first use",
-    (samples("is in the autotuner", "training code", "share"),),
-)
-SEARCHES = Line(
-    AUTOTUNING,
-    "cuDNN benchmarks its kernels again and again, because input sizes keep changing: the forward pass is in convolutions, "
-    "mostly at {at}, {name} has no kernel to run {card.waiting:.0%} of the time, and its memory falls {frees} though "
-    "no line empties the cache",
-    (
-        Saw(
-            "stack",
-            "is in a convolution, of the samples in the forward pass",
-            "{convolving:.0%} of {forward:.0f} samples",
-            "a third or less",
-        ),
-        Saw("nvml", "memory falls and rises, far from full", "{frees}", "constant", "{name}"),
-        Saw("agent", "cudnn.benchmark", "on", "off", share="told"),
-        units("waits between trials", "a kernel resident all the time"),
-    ),
-    (
-        ("allocator_thrash", "no line empties the cache, and the card is not full"),
-        ("host_bound_python", "nothing but convolutions takes time in the forward pass"),
-    ),
-    ("torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each",),
-)
+TUNES = AUTOTUNING.line("""
+    kernels are benchmarked before their first use
+    - saw stack: is in the autotuner | {share:.0%} of {seen.samples} samples | training code
+""")
+SEARCHES = AUTOTUNING.line("""
+    cuDNN benchmarks its kernels again and again, because input sizes keep changing: the forward pass is in convolutions, mostly at
+    {at}, {name} has no kernel to run {card.waiting:.0%} of the time, and its memory falls {frees} though no line empties the cache
+    - saw stack: is in a convolution, of the samples in the forward pass | {convolving:.0%} of {forward:.0f} samples | a third or less
+    - saw nvml of {name}: memory falls and rises, far from full | {frees} | constant
+    - saw agent if told: cudnn.benchmark | on | off
+    - saw {card.source} of {name}: waits between trials | {shown} | a kernel resident all the time
+    - not allocator_thrash: no line empties the cache, and the card is not full
+    - not host_bound_python: nothing but convolutions takes time in the forward pass
+    - next: torch.backends.cudnn.benchmark = False, or inputs padded to a few sizes: it searches once for each
+""")
 
 
 def autotuning(case: Case) -> Outcome:
@@ -809,13 +694,10 @@ def autotuning(case: Case) -> Outcome:
         share = phase.profile.share("autotune")
         if share < LARGE or (phase.runs < SIGN_OF_LIFE and phase.motion.distinct <= 1):
             continue
-        more = tuple(
-            case.saw(
-                card.source, name_of(case.history, card.uuid), "runs the candidates", card.shown(), "busy meanwhile"
-            )
-            for card in regimes(case.history, phase.rank.pid)[:1]
-        )
-        return phase.finding(case, TUNES, CERTAIN, share=share, more=more)
+        saw = partial(case.saw, claim="runs the candidates", expected="busy meanwhile")
+        cards = regimes(case.history, phase.rank.pid)[:1]
+        more = tuple(saw(card.source, name_of(case.history, card.uuid), observed=card.shown()) for card in cards)
+        return phase.finding(case, TUNES, Level.CERTAIN, share=share, more=more)
     found = (one for one in accelerated(case) if one.card.kind == "wait" and one.card.waiting >= LOST_SHARE)
     return next((_searches_again(case, one) for one in found if _tries_convolutions(case, one)), None)
 
@@ -833,7 +715,7 @@ def _tries_convolutions(case: Case, one: Accelerated) -> bool:
     return _fills_up(case, one) is False and _frees_often(_frees(_memory_used(case, one)), one)
 
 
-def _in_convolution(stack: Stack) -> bool:
+def _in_convolution(stack: r.Stack) -> bool:
     """True if a stack stands at torch's native call for a convolution."""
     return bool(stack.frames) and "convolution" in tags_of(stack.frames[0].function, stack.frames[0].file)
 
@@ -843,19 +725,11 @@ def _searches_again(case: Case, one: Accelerated) -> Finding:
     lost = min(one.card.waiting, convolving + one.profile.share("backward"))
     told = mode_on(case, one.rank, "cudnn_benchmark")
     # Elsewhere a third of the forward pass or less is in convolutions: a convolution itself returns at once.
-    sure = CERTAIN if told else HIGH if convolving >= MOST * forward else MEDIUM
-    return slow_on_gpu(
-        case,
-        SEARCHES,
-        one,
-        lost,
-        frame=show(one.profile.top_line(_in_convolution)),
-        confidence=min(sure, certainty(lost)),
-        frees=f"{_frees(_memory_used(case, one))} times in {duration(LATELY_SECONDS)}",
-        convolving=convolving / forward,
-        forward=forward * one.profile.samples,
-        told=told,
-    )
+    sure = Level.CERTAIN if told else Level.HIGH if convolving >= MOST * forward else Level.MEDIUM
+    facts = Facts(told=told, convolving=convolving / forward, forward=forward * one.profile.samples)
+    facts |= Facts(frees=f"{_frees(_memory_used(case, one))} times in {duration(LATELY_SECONDS)}")
+    frame = show(one.profile.top_line(_in_convolution))
+    return slow_on_gpu(case, SEARCHES, one, lost, frame=frame, confidence=min(sure, certainty(lost)), **facts)
 
 
 RULES = (

@@ -4,30 +4,57 @@ import msgspec
 
 from perfwatch.text import duration
 from perfwatch.triage.cards.accelerated import inferred
-from perfwatch.triage.cards.gpu import Kernels, Regime, baseline, idle_card_seconds, kernels, regime, regimes
+from perfwatch.triage.cards.gpu import (
+    Kernels,
+    Regime,
+    baseline,
+    idle_card_seconds,
+    kernels,
+    regime,
+    regimes,
+    stands_out,
+)
 from perfwatch.triage.cards.whose import cards_of, index_of, lost_cards, name_of, with_wholes
 from perfwatch.triage.cards.xids import HARDWARE, announced, of_job
 from perfwatch.triage.case import Case
-from perfwatch.triage.hang import hung, who
+from perfwatch.triage.hang import hung, stands_in_sync
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import engine_quiet, unfed
-from perfwatch.triage.moving.motion import dominant, motion
-from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
-from perfwatch.triage.ranks.mismatch import stands_out
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.locks import stands_in_sync
-from perfwatch.triage.shares.thresholds import CERTAIN, ENOUGH_SAMPLES, HIGH, LATELY_SECONDS, LOW, MEDIUM, NOW_SECONDS
+from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, NOW_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Abstention, Evidence, Finding, Missing, Outcome
+from perfwatch.verdict import Abstention, Evidence, Finding, Level, Missing, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, GpuSilence, Process, Thread
 
 STUCK_KERNEL = Cause("stuck_kernel", "hung", "gpu", (GpuSample, Thread))
 DRIVER_UNRESPONSIVE = Cause("driver_unresponsive", "hung", "gpu", (Gpu, GpuSilence))
+DOES_NOT_ANSWER = DRIVER_UNRESPONSIVE.line("""
+    [{there:if}the GPU driver does not answer: ]{said}
+    - not stuck_kernel: there the driver answers and shows a resident kernel
+    - next: dmesg | grep -i xid, then drain the node and reset the card
+""")
+DOES_NOT_FINISH = STUCK_KERNEL.line("""
+    a kernel on {name} has not ended for {lasts:time} and moves no data ({shown}); {who} waits for it
+    - saw {source} of {name}: a kernel is resident and no data moves | {shown} | {usually}
+    - not gpu_bound: nothing moves to or from the card's memory, the host or another card
+    - not endless_python: a kernel is resident on {name}, and the line waits for it
+    - next: look at what is launched before {line}
+    - next: compute-sanitizer --tool synccheck python ... on a short run
+""")
+STREAM_WAITS = STUCK_KERNEL.line("""
+    {who} waits for {name}, which has had nothing to do for {idle:time}: its stream waits for a value in memory, an event or a host
+    function
+    - saw {source} of {name}: has nothing to do while the thread waits for it | no kernel for {idle:time} ({shown})
+      | a kernel resident while a thread waits
+    - not computing_on_host: {line} calls nothing that computes on the host
+    - next: look at what the streams were told to wait for before {line}
+    - next: cuda-gdb -p PID, then: info cuda streams
+""")
 
 # Seconds of the card itself, beside what the kernel of the host remembers: an evaluation has no backward pass either
 WATCHED_SECONDS, WATCHED_LONGER_SECONDS = 3.0, 10.0
@@ -45,6 +72,8 @@ def stuck_kernel(case: Case) -> Outcome:
     if at_card and not waiting:
         lacking = case.lacks("gpm") or case.lacks("gpu") or Missing(witness="gpu", reason="the card was not read")
         return Abstention(cause=STUCK_KERNEL.name, missing=(lacking,))
+    # Who waits in a collective waits for its card as well, and that may hold it up by a kernel of its own.
+    waiting += [(chain, card) for chain in case.still_chains if (card := _own_card(case, chain)) is not None]
     spinning = [(chain, card) for chain, card in waiting if card.kind == "spin"]
     if not spinning:
         return _idle_stream(case)
@@ -61,6 +90,12 @@ def stuck_kernel(case: Case) -> Outcome:
     odd = [(chain, card) for chain, card in spinning if card.is_no_collective]
     odd = odd or [(chain, card) for chain, card in spinning if len(cards) > 2 and stands_out(card, cards)]
     return _stuck(case, *odd[0]) if len(odd) == 1 else None
+
+
+def _own_card(case: Case, chain: Chain) -> Regime | None:
+    """The one card, known to be its own, of a rank that waits in a collective."""
+    cards = regimes(case.history, chain.start.pid) if chain.end.kind == "collective" else []
+    return cards[0] if len(cards) == 1 and cards_of(case.history, chain.start.pid).certain else None
 
 
 def driver_unresponsive(case: Case) -> Outcome:
@@ -88,8 +123,8 @@ def driver_unresponsive(case: Case) -> Outcome:
             evidence.append(case.saw("syscall", f"pid {node.pid}", "stands in the driver", where, "returns"))
         quiet = {one.reading.uuid for one in silences} | {card.reading.uuid for card in lost}
         all_silent = not all(quiet) or all(with_wholes(case.history, (uuid,)) & quiet for uuid in cards.uuids)
-        # LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
-        binding = 1.0 if inside or cards.certain else HIGH if all_silent else LOW
+        # Level.LOW: other cards answer, and it is not known which of them the job uses: a suspicion, behind what is seen of those
+        binding = 1.0 if inside or cards.certain else Level.HIGH if all_silent else Level.LOW
         evidence += [inferred(case, rank.pid)] if binding < 1.0 else []
         for one in errors:
             evidence.append(case.saw(one.source, name_of(case.history, one.card), "error", one.shown(), "none", one.at))
@@ -97,15 +132,13 @@ def driver_unresponsive(case: Case) -> Outcome:
         alone = not (errors or inside or lost)  # with our own call alone it may only be busy
         return hung(
             case,
-            DRIVER_UNRESPONSIVE,
+            DOES_NOT_ANSWER,
             chain,
-            summary=("" if lost else "the GPU driver does not answer: ") + said,
             patience=STRUCTURAL_SECONDS,
             silent=max(silent, chain.end.silent_seconds or 0.0) if inside else silent,
             evidence=tuple(evidence),
-            ceiling=min(binding, HIGH if alone else 1.0),
-            but={"stuck_kernel": "there the driver answers and shows a resident kernel"},
-            next=("dmesg | grep -i xid, then drain the node and reset the card",),
+            ceiling=min(binding, Level.HIGH if alone else 1.0),
+            **Facts(said=said, there=not lost),
         )
     return None
 
@@ -125,32 +158,22 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     patience = max(least, LONGEST_RECOVERED * (usual or seen.longest_seconds))
     unwatched = watched - seen.since_seconds
     certain = cards_of(case.history, chain.start.pid).certain
-    flat = case.saw(
-        card.source,
-        name,
-        "a kernel is resident and no data moves",
-        card.shown(),
-        baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident",
-    )
     guessed = () if certain else (inferred(case, chain.start.pid),)
+    usually = baseline(case.history, card.uuid, NOW_SECONDS) or "data moves while a kernel is resident"
     found = hung(
         case,
-        STUCK_KERNEL,
+        DOES_NOT_FINISH,
         chain,
-        summary=f"a kernel on {name} has not ended for {duration(silent)} and moves no data ({card.shown()}); "
-        f"{who(chain)} waits for it",
         patience=patience,
         silent=min(silent, patience - unwatched) if unwatched > 0.0 else silent,
-        evidence=(flat, *evidence, _spins(case, chain.end.node), *guessed),
-        ceiling=min(basis, HIGH if card.computes or not certain else CERTAIN, CERTAIN if by_units else MEDIUM),
-        but={
-            "gpu_bound": "nothing moves to or from the card's memory, the host or another card",
-            "endless_python": f"a kernel is resident on {name}, and the line waits for it",
-        },
-        next=(
-            f"look at what is launched before {show(chain.start.frame or chain.end.node.frame)}",
-            "compute-sanitizer --tool synccheck python ... on a short run",
+        evidence=(*evidence, _spins(case, chain.end.node), *guessed),
+        ceiling=min(
+            basis,
+            Level.HIGH if card.computes or not certain else Level.CERTAIN,
+            Level.CERTAIN if by_units else Level.MEDIUM,
         ),
+        **Facts(name=name, lasts=silent, shown=card.shown(), source=card.source, usually=usually),
+        line=show(chain.start.frame or chain.end.node.frame),
     )
     culprits = tuple(msgspec.structs.replace(one, gpu=index_of(case.history, card.uuid)) for one in found.culprits)
     return msgspec.structs.replace(found, culprits=culprits)
@@ -163,13 +186,13 @@ def _usual_seconds(case: Case, pid: int, seen: Kernels) -> tuple[float | None, f
     a step took on average.
     """
     if seen.usual_known:
-        return seen.longest_seconds, CERTAIN
+        return seen.longest_seconds, Level.CERTAIN
     process = case.history.latest(Process, pid)
     engines = [case.history.latest(Thread, pid, tid) for tid in engine_threads(case.history, pid)]
     returns = max((one.reading.voluntary_switches or 0 for one in engines if one is not None), default=0)
     if process is None or process.reading.age_seconds is None or returns < ENOUGH_SAMPLES:
-        return None, MEDIUM
-    return max(seen.longest_seconds, (process.reading.age_seconds + case.at - process.at) / returns), HIGH
+        return None, Level.MEDIUM
+    return max(seen.longest_seconds, (process.reading.age_seconds + case.at - process.at) / returns), Level.HIGH
 
 
 def _silent_seconds(case: Case, chain: Chain, card: Regime, seen: Kernels) -> tuple[float, tuple[Evidence, ...]]:
@@ -216,33 +239,20 @@ def _idle_stream(case: Case) -> Finding | None:
     for chain in case.still_chains:
         node = chain.start
         idle = idle_card_seconds(case.history, node.pid) if _stands_in_sync(case, chain) else None
-        if idle is None or _has_come_back(case, node, idle) or _is_helped(case, node):
+        if idle is None or _has_come_back(case, node, idle):
             continue
         card = regimes(case.history, node.pid)[0]
-        name, line = name_of(case.history, card.uuid), show(node.frame)
         engine = engine_quiet(case, case.ranks[0])
-        claim, nothing = (
-            "has nothing to do while the thread waits for it",
-            f"no kernel for {duration(idle)} ({card.shown()})",
-        )
         return hung(
             case,
-            STUCK_KERNEL,
+            STREAM_WAITS,
             chain,
-            summary=f"{who(chain)} waits for {name}, which has had nothing to do for {duration(idle)}: its stream waits for a value in "
-            "memory, an event or a host function",
             patience=temporal(case),
             silent=max(idle, engine[0]) if engine is not None and idle >= WATCHED_LONGER_SECONDS else idle,
-            ceiling=HIGH,  # that the thread is in the driver, and not at work of its own, is known from the text of its line
-            evidence=(
-                case.saw(card.source, name, claim, nothing, "a kernel resident while a thread waits"),
-                _spins(case, node),
-            ),
-            but={"computing_on_host": f"{line} calls nothing that computes on the host"},
-            next=(
-                f"look at what the streams were told to wait for before {line}",
-                "cuda-gdb -p PID, then: info cuda streams",
-            ),
+            ceiling=Level.HIGH,  # that the thread is in the driver, and not at work of its own, is known from the text of its line
+            evidence=(_spins(case, node),),
+            **Facts(name=name_of(case.history, card.uuid), idle=idle, source=card.source, shown=card.shown()),
+            line=show(node.frame),
         )
     return None
 
@@ -252,17 +262,6 @@ def _stands_in_sync(case: Case, chain: Chain) -> bool:
     called = names(source.calls) if source is not None else frozenset[str]()
     asks = "device_sync" in chain.start.inner or (not called.isdisjoint(waits) and called <= waits | _HARMLESS)
     return asks and stands_in_sync(case, chain)
-
-
-def _is_helped(case: Case, node: Node) -> bool:
-    """True if another thread of the process is at work, and not in a synchronisation itself."""
-    for pid, tid in case.history.of(Thread, node.pid):
-        if tid == node.tid or (motion(case.history, pid, tid).run_share or 0.0) < SIGN_OF_LIFE:
-            continue
-        stack = dominant(case.history, pid, tid)
-        if stack is None or not in_sync(case.history, stack.reading):
-            return True
-    return False
 
 
 # A driver that does not answer

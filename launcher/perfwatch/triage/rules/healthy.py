@@ -14,27 +14,26 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.rules.python import gil_wait
 from perfwatch.triage.shares.budget import (
+    OWN_SHARE,
     WRITING,
     Bin,
     Budget,
     awaits_data,
     budget,
+    keeps_gil,
     native_python_share,
+    python_called_back,
     without_gradients_at,
 )
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
-from perfwatch.triage.shares.python import OWN_SHARE, keeps_gil, python_called_back
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     FEW_TIMES,
-    HIGH,
     LARGE,
     LATELY_SECONDS,
     MANY_TIMES,
-    MEDIUM,
     MOSTLY,
     MUCH,
     NOTABLE,
@@ -42,25 +41,21 @@ from perfwatch.triage.shares.thresholds import (
     OFTEN,
 )
 from perfwatch.triage.shares.training import in_backward, keeps_most, unfollowed, updates
-from perfwatch.triage.slowness import Facts, Line, Saw, asleep_share, samples
 from perfwatch.triage.words.code import is_plain, line_of
 from perfwatch.triage.words.frames import is_user, show
-from perfwatch.verdict import Abstention, Finding, Missing, Outcome, doing
+from perfwatch.verdict import Abstention, Finding, Level, Missing, Outcome, doing
 from perfwatch_probes.readings import Frame, GpuBinding, GpuSample, Network, Stack, Thread
 
 CPU_TRAINING = Cause("cpu_training", "healthy", "user_code", (Thread, Stack))
 BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
-FEW_SAMPLES = 15  # show that steps go on: of a calm job there are no more
-COMPUTES = Line(
-    CPU_TRAINING,
-    "training makes progress: the training thread computes {share:.0%} of the time{pace}{idle}{unsure}",
-    (
-        Saw("stack", "computes", "{share:.0%} of samples in training code", "above 50 %"),
-        Saw("thread", "runs", "{runs:.0%} of a core", "above 40 %"),
-    ),
-)
+FEW_SAMPLES = 15  # show that steps continue: of a calm job there are no more
+COMPUTES = CPU_TRAINING.line("""
+    training makes progress: the training thread computes {share:.0%} of the time[, a step each {pace:step}]{idle}{unsure}
+    - saw stack: computes | {share:.0%} of samples in training code | above 50 %
+    - saw thread: runs | {runs:.0%} of a core | above 40 %
+""")
 
 
 def cpu_training(case: Case) -> Outcome:
@@ -120,9 +115,8 @@ def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, 
     if held:
         does = "is idle" if held[0].kind == "idle" else "does nothing for it, and something for others"
         idle = f"; {name_of(case.history, held[0].uuid)}, which it holds, {does}: is the model on the CPU?"
-    sure = MEDIUM if held or unsure else CERTAIN if share >= PLAIN_SHARE else HIGH
-    pace = f", a step each {duration(seconds, 3)}" if seconds else ""
-    facts = Facts(pid=trainers[0].pid, share=share, runs=runs, pace=pace, idle=idle, unsure=unsure)
+    sure = Level.MEDIUM if held or unsure else Level.CERTAIN if share >= PLAIN_SHARE else Level.HIGH
+    facts = Facts(pid=trainers[0].pid, share=share, runs=runs, pace=seconds or None, idle=idle, unsure=unsure)
     return COMPUTES.finding(case, (), sure, **facts)
 
 
@@ -216,19 +210,16 @@ def without_updates(case: Case, rank: Member) -> int:
 
 
 PACE_SECONDS, EVENLY = 120.0, 1.1
-GOES_ON = Line(
-    BALANCED,
-    "training makes progress ({basis}); there is no single bottleneck{though}",
-    (Saw("progress", "moves", "{basis}", "steps go on", "{ranks} ranks"),),
-)
-PACED = Line(
-    BALANCED,
-    "training makes a step every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}",
-    (
-        Saw("steps", "come evenly", "p50 {length}, p95 {longest}", "steps go on"),
-        samples("sleeps in the program's own code", "0 %"),
-    ),
-)
+GOES_ON = BALANCED.line("""
+    training makes progress ({basis}); there is no single bottleneck[. The training thread sleeps {slept:.0%} of the time, reason
+    unknown]
+    - saw progress of {ranks} ranks: moves | {basis} | steps continue
+""")
+PACED = BALANCED.line("""
+    training makes a step every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}
+    - saw steps: come evenly | p50 {length}, p95 {longest} | steps continue
+    - saw stack: sleeps in the program's own code | {lost:.0%} of {seen.samples} samples | 0 %
+""")
 
 
 def balanced(case: Case) -> Outcome:
@@ -246,15 +237,14 @@ def balanced(case: Case) -> Outcome:
             return None  # whatever the reason, that is not healthy
         slept = max(slept, _sleeps_unexplained(case, rank, seen))
         cards = regimes(case.history, rank.pid, LATELY_SECONDS)
-        runs = motion(case.history, rank.pid, case.progress[rank.pid].thread, LATELY_SECONDS).run_share
+        runs = case.motion(rank, LATELY_SECONDS).run_share
         unwatched = unwatched or runs is None or (bool(cards_of(case.history, rank.pid).uuids) and not cards)
         if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
             return None
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)}
-    sure = min(MEDIUM if slept >= MUCH or unwatched else HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0)
-    though = f". The training thread sleeps {slept:.0%} of the time, reason unknown" if slept >= MUCH else ""
+    sure = min(Level.MEDIUM if slept >= MUCH or unwatched else Level.HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0)
     basis, ranks = case.progress[case.trainers[0].pid].basis, len(case.trainers)
-    return GOES_ON.finding(case, (), sure, basis=basis, though=though, ranks=ranks)
+    return GOES_ON.finding(case, (), sure, basis=basis, slept=slept if slept >= MUCH else None, ranks=ranks)
 
 
 def _sees_traffic(case: Case) -> bool:
@@ -268,7 +258,7 @@ def _sleeps_unexplained(case: Case, rank: Member, seen: Profile) -> float:
     if _uses_a_card(case, rank):
         return 0.0
     explained = waiting_share(case, rank, seen) + seen.share_where(awaits_data)
-    return (asleep_share(case, rank) or 0.0) - explained
+    return (case.motion(rank, LATELY_SECONDS).asleep_share or 0.0) - explained
 
 
 def _paced(case: Case) -> Finding | None:
@@ -283,7 +273,7 @@ def _paced(case: Case) -> Finding | None:
     if slept < MOSTLY or longest > EVENLY * length:
         return None
     facts = Facts(length=duration(length, 3), longest=duration(longest, 3), lost=slept, seen=seen)
-    return PACED.finding(case, (), MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
+    return PACED.finding(case, (), Level.MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:

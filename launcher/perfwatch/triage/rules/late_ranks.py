@@ -1,6 +1,6 @@
 """Slow because ranks wait for each other: for one that is late (straggling), or all of them for data (exposed communication)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -11,30 +11,30 @@ from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.ranks import lateness
+from perfwatch.triage.ranks.calls import MEBIBYTE, between_ranks
 from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
-from perfwatch.triage.ranks.traffic import MEBIBYTE, travelling
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, budget, spent
-from perfwatch.triage.shares.kernel_waits import at_file_lock
-from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, OFTEN
-from perfwatch.triage.slowness import FEW_SAMPLES, RESIDUE, WINDOW_SECONDS, Line, certainty, slow
+from perfwatch.triage.shares.budget import Bin, at_file_lock, budget, spent
+from perfwatch.triage.shares.thresholds import LOST_SHARE, MOST, MOSTLY, OFTEN
+from perfwatch.triage.slowness import FEW_SAMPLES, RESIDUE, WINDOW_SECONDS, certainty, slow
 from perfwatch.triage.words.frames import any_tag, inner_tags, show, tags
 from perfwatch.verdict import Culprit, Evidence, Level, Outcome
 from perfwatch_probes.readings import Gpu, GpuSample, Process, Stack
 
 STRAGGLING = Cause("straggling_rank", "slow", "user_code", (Process, Stack))
 EXPOSED = Cause("exposed_communication", "slow", "fabric", (Process, Stack))
-LAST = Line(STRAGGLING, "{how}", but=(("stalled_collective", "{counted}"),), next=("perfwatch attach {pid} --watch",))
-NOT_HIDDEN = Line(
-    EXPOSED,
-    "communication does not overlap with computation: {how}",
-    but=(
-        ("straggling_rank", "all ranks wait about equally long{counted}"),
-        ("memory_bound_gpu", "what is moved goes to the other ranks"),
-    ),
-)
+LAST = STRAGGLING.line("""
+    {how}
+    - not stalled_collective: {counted}
+    - next: perfwatch attach {pid} --watch
+""")
+NOT_HIDDEN = EXPOSED.line("""
+    communication does not overlap with computation: {how}
+    - not straggling_rank: all ranks wait about equally long{counted}
+    - not memory_bound_gpu: what is moved goes to the other ranks
+""")
 
 RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
@@ -85,7 +85,7 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     least, own = min(waits[rank.pid] for rank, _ in ranks if rank.pid != late.pid), waits[late.pid]
     if least < OFTEN:
         return None
-    clear = least >= RATIO * own
+    clear = least >= RATIO * own and (least >= MOSTLY or not _by_chance(case, waits))
     if not clear and (least - own < APART or not _works_most(case, late)):
         return None
     evidence = lateness.told(
@@ -95,9 +95,15 @@ def _late_by_stacks(case: Case, ranks: Profiles) -> Late | None:
     return Late(late, seen, least - own, how, evidence, 1.0 if clear else Level.HIGH)
 
 
+def _by_chance(case: Case, waits: Mapping[int, float]) -> bool:
+    """True if all ranks spend most of the time in which they do not wait for each other waiting for a CPU: who gets it last is late."""
+    delays = {rank.pid: case.motion(rank, WINDOW_SECONDS).delay_share or 0.0 for rank in case.ranks}
+    return all(delays[pid] >= MOST * (1.0 - share) for pid, share in waits.items())
+
+
 def _works_most(case: Case, late: Member) -> bool:
     """True if a rank's training thread runs so many times as long as that of any other."""
-    runs = {rank.pid: lateness.motion_of(case, rank).run_share or 0.0 for rank in case.ranks}
+    runs = {rank.pid: case.motion(rank, WINDOW_SECONDS).run_share or 0.0 for rank in case.ranks}
     return runs[late.pid] >= WORKS * max(share for pid, share in runs.items() if pid != late.pid)
 
 
@@ -173,13 +179,13 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
     if not case.job.covered or any(seen.samples < FEW_SAMPLES for _, seen in profiles):
         return None
     waits = [waiting_share(case, rank, seen) for rank, seen in profiles]
-    moved, least, at_once = travelling(case, WINDOW_SECONDS), min(waits), all_wait_at_once(waits)
+    moved, least, at_once = between_ranks(case), min(waits), all_wait_at_once(waits)
     if moved is None or least < WAITING_SHARE:
         return None
     if moved < BUSY_BYTES_PER_SECOND:
         return _exposed_by_calls(case, profiles, waits, moved)
     travels, by_turns = f"{moved / MEBIBYTE:,.0f} MiB/s", at_once <= 0.0  # now this one may compute alone, now that one
-    network = case.saw("network", "host", "gradients travel", travels, "little beside the computing")
+    network = case.saw("network", "between the ranks", "gradients travel", travels, "little beside the computing")
     how = f"every rank waits {least:.0%} of the time or more for {travels} of gradients"
     how += ", or by turns for each other" if by_turns else ""
     # Of a model so small that half of its step goes to the others is no fault of the fabric.
@@ -193,7 +199,7 @@ def _exposed_by_stacks(case: Case, ranks: tuple[Member, ...]) -> Outcome:
 def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved: float) -> Outcome:
     """Little travels, and the waits are short and many: what is lost is the latency of each call."""
     at_once = all_wait_at_once(waits)
-    looks = [lateness.motion_of(case, rank) for rank, _ in profiles]
+    looks = [case.motion(rank, WINDOW_SECONDS) for rank, _ in profiles]
     wakes = [one.switches_per_second or 0.0 for one in looks]
     if at_once < MOSTLY or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
         return None

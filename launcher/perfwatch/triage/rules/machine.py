@@ -1,28 +1,21 @@
 """What the machine takes from the job: CPU time by a quota, by other processes or by too many threads of its own; memory; /dev/shm."""
 
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import Seen
-from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.history import Seen, once
+from perfwatch.triage.moving.motion import FAR_APART, motion
 from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares import cpu
-from perfwatch.triage.shares.budget import Bin, budget, saves
+from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.shares.budget import Bin, budget
 from perfwatch.triage.shares.data import starving
-from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, MUCH, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
     RESIDUE,
     WINDOW_SECONDS,
-    Facts,
-    Line,
-    Saw,
-    asleep_share,
     behind,
     certainty,
     noted,
@@ -30,7 +23,7 @@ from perfwatch.triage.slowness import (
     working,
 )
 from perfwatch.triage.waits.node import Node, culprit, node_of
-from perfwatch.triage.words.frames import show, user_frame
+from perfwatch.triage.words.frames import show
 from perfwatch.verdict import Evidence, Level, Outcome
 from perfwatch_probes import readings as r
 
@@ -40,15 +33,153 @@ SHARED_MEMORY_EXHAUSTED = Cause("shared_memory_exhausted", "slow", "node", (r.Ho
 OVERSUBSCRIBED_THREADS = Cause("oversubscribed_threads", "slow", "user_code", (r.Thread,))
 CONTENDED_CPU = Cause("contended_cpu", "slow", "node", (r.Thread, r.Host))
 
-DELAYED = Saw("schedstat", "waits for a CPU", "{delay:.0%} of the time runnable but not running", "below 5 %")
-STOPPED = "{throttled:.0f} of {periods:.0f} periods, {stopped:.2f} s per second over all threads"
-THROTTLED = Line(
-    THROTTLED_CPU,
-    "the CPU quota{quota} stops the job in {share:.0%} of its periods",
-    (Saw("cgroup", "throttled", STOPPED, "0 periods", "{path}"),),
-    (("contended_cpu", "the group itself is throttled"),),
-    ("raise the container's CPU limit (cpu.max), or use fewer threads and workers",),
-)
+# Who wants the CPUs, who gets them, and who burns them
+
+CPU_SECONDS = 15.0
+DELAYED_SHARE = 0.25  # of the training thread's time, runnable but not running
+BUSY_PER_CPU = 1.5  # threads of the job that want a CPU, per CPU: more, and one, wait for each other
+CROWD_PER_CPU = 3.0  # busy threads for each CPU: so many crowd it whatever others do
+
+# Threads of the job, (pid, tid), that want one of the CPUs of a rank most of the time.
+Demand = frozenset[tuple[int, int]]
+
+
+def delay_share(case: Case, pid: int) -> float | None:
+    """Share of the time that a rank's training thread is runnable but not running."""
+    tid = case.progress[pid].thread if pid in case.progress else pid
+    return motion(case.history, pid, tid, CPU_SECONDS).delay_share
+
+
+def demand(case: Case, rank_pid: int) -> Demand | None:
+    """Threads that run or wait for a CPU of a rank's, over all processes that were swept; None when none was.
+
+    Ranks that are bound to CPUs of their own do not crowd each other.
+    """
+    own = _cpus_of(case, rank_pid)
+    return case.history.once(("demand", own), lambda: _demand(case, own))  # the same for all ranks on these CPUs
+
+
+def _demand(case: Case, own: frozenset[int]) -> Demand | None:
+    runs, known = {}, False
+    since = case.at - FAR_APART * CPU_SECONDS  # of others nothing is known; in a calm job those are nearly all
+    for pid, tid in case.history.entities(r.Thread):
+        seen = case.history.latest(r.Thread, pid, tid)
+        if pid not in case.job.members or seen is None or seen.at < since or _elsewhere(_cpus_of(case, pid), own):
+            continue
+        moved = motion(case.history, pid, tid, CPU_SECONDS)
+        known = known or moved.run_share is not None
+        if moved.run_share is not None and moved.run_share + (moved.delay_share or 0.0) >= MUCH:
+            runs[pid, tid] = moved.run_share
+    # One that runs much less than the others is let run as often as it asks, and asks for little. Measured: a queue's feeder thread
+    # beside busy workers runs 0.3 % of a core, and waits up to 12 % for it.
+    least = NOTABLE * sum(runs.values()) / len(runs) if runs else 0.0
+    return frozenset(key for key, run in runs.items() if run >= least) if known else None
+
+
+def sharers(case: Case, rank_pid: int) -> int:
+    """How many ranks may run on the CPUs of one, itself included."""
+    own = _cpus_of(case, rank_pid)
+    return sum(not _elsewhere(_cpus_of(case, rank.pid), own) for rank in case.ranks)
+
+
+@once
+def _cpus_of(case: Case, pid: int) -> frozenset[int]:
+    """Where a process may run, or the rank that it belongs to if it was not asked itself; empty where neither is known."""
+    member = case.job.members.get(pid)
+    seen = case.history.latest(r.Affinity, pid)
+    if seen is None and member is not None and member.rank_pid is not None:
+        seen = case.history.latest(r.Affinity, member.rank_pid)
+    return frozenset(seen.reading.cpus) if seen is not None else frozenset()
+
+
+def _elsewhere(cpus: frozenset[int], own: frozenset[int]) -> bool:
+    return bool(cpus and own) and cpus.isdisjoint(own)
+
+
+def allowed_cpus(case: Case, pid: int) -> float | None:
+    """CPUs that a rank may use: its affinity, or its quota where that is less."""
+    seen = case.history.latest(r.Affinity, pid)
+    host = case.latest_host()
+    cpus = float(len(seen.reading.cpus)) if seen is not None else float(host.reading.cpus_online) if host else None
+    quotas = [
+        group.reading.quota_cpus
+        for key in case.history.entities(r.Cgroup)
+        if (group := case.history.latest(r.Cgroup, *key)) and group.reading.quota_cpus
+    ]
+    return min([cpus, *quotas]) if cpus is not None else None
+
+
+def own_cores(case: Case, on: frozenset[int] | None = None) -> float:
+    """CPU seconds per second of the job's processes that were read; of those that may run nowhere else, if ``on`` says where."""
+    return sum(
+        case.history.rate(r.ProcessUsage, pid, of=lambda u: u.cpu_seconds, seconds=CPU_SECONDS) or 0.0
+        for (pid,) in case.history.entities(r.ProcessUsage)
+        if pid in case.job.members  # others are read as well, who write into a pipe of the job's
+        if on is None or (seen := case.history.latest(r.Affinity, pid)) is None or on.issuperset(seen.reading.cpus)
+    )
+
+
+def watching_cores(case: Case) -> float:
+    """CPU seconds per second that our own probes cost."""
+    calls = case.history.every(r.ProbeCall, seconds=CPU_SECONDS)
+    return sum(call.reading.cpu_seconds or 0.0 for call in calls) / max(1.0, min(CPU_SECONDS, case.at))
+
+
+def burnt_by_others(case: Case, pid: int) -> float | None:
+    """Of what is computed on the CPUs that a rank may use, the share that is neither the job's own nor ours; None: not known."""
+    busy = _busy_cores(case, pid)
+    if busy is None or busy <= 0:
+        return None
+    return max(0.0, 1.0 - (own_cores(case, confined(case, pid)) + watching_cores(case)) / busy)
+
+
+def taken_by_others(case: Case, pid: int) -> float:
+    """Of the CPUs that a rank may use, the share that others take, on this machine or below it; 0 where it is not known.
+
+    Who shares a core's units, its clock, the caches and the memory with others is slower, and waits for no CPU.
+    """
+    others, busy, cpus = burnt_by_others(case, pid), _busy_cores(case, pid), allowed_cpus(case, pid)
+    burnt = others * busy / cpus if others is not None and busy is not None and cpus else 0.0
+    return burnt + (steal_share(case) or 0.0)
+
+
+def _busy_cores(case: Case, pid: int) -> float | None:
+    """CPU seconds per second of everybody, on the CPUs that a rank may use."""
+    if confined(case, pid) is None:
+        return case.history.rate(r.Host, of=lambda h: h.user_seconds + h.system_seconds, seconds=CPU_SECONDS)
+    return case.history.rate(r.Affinity, pid, of=lambda a: a.busy_seconds, seconds=CPU_SECONDS)
+
+
+def spare_cores(case: Case, pid: int) -> float | None:
+    """CPUs of the machine that no process uses; None where it is not known, or where a rank may use only some of them."""
+    cpus, host = allowed_cpus(case, pid), case.latest_host()
+    if cpus is None or host is None or cpus < host.reading.cpus_online:
+        return None
+    return case.history.rate(r.Host, of=lambda h: h.idle_seconds, seconds=CPU_SECONDS)
+
+
+def confined(case: Case, pid: int) -> frozenset[int] | None:
+    """The CPUs of a rank that may use only some of the machine's, where it is known what is computed on these; else None."""
+    seen = case.history.latest(r.Affinity, pid)
+    return frozenset(seen.reading.cpus) if seen is not None and seen.reading.busy_seconds is not None else None
+
+
+def steal_share(case: Case) -> float | None:
+    """Share of the machine's CPU time that the hypervisor gave to others."""
+    stolen = case.history.rate(r.Host, of=lambda h: h.steal_seconds, seconds=CPU_SECONDS)
+    host = case.latest_host()
+    return stolen / host.reading.cpus_online if stolen is not None and host is not None else None
+
+
+# The causes
+
+THROTTLED = THROTTLED_CPU.line("""
+    the CPU quota[ of {quota:g} CPUs] stops the job in {share:.0%} of its periods
+    - saw cgroup of {path}: throttled | {throttled:.0f} of {periods:.0f} periods, {stopped:.2f} s per second over all threads | 0
+      periods
+    - not contended_cpu: the group itself is throttled
+    - next: raise the container's CPU limit (cpu.max), or use fewer threads and workers
+""")
 
 
 def judge_throttled_cpu(case: Case) -> Outcome:
@@ -65,7 +196,7 @@ def judge_throttled_cpu(case: Case) -> Outcome:
             share = throttled[0] / periods[0]
             lost = _lost_by_quota(case, rank, share, stopped)
             sure = noted(lost, max(Level.HIGH, certainty(lost or 0.0)))
-            facts = Facts(quota=f" of {quota:g} CPUs" if quota else "", share=share, stopped=stopped or 0.0, path=path)
+            facts = Facts(quota=quota or None, share=share, stopped=stopped or 0.0, path=path)
             facts |= Facts(throttled=throttled[0], periods=periods[0])
             return slow(case, THROTTLED, rank, lost or 0.0, confidence=sure, culprits=(), **facts)
     return None
@@ -85,35 +216,35 @@ def _lost_by_quota(case: Case, rank: Member, share: float, stopped: float | None
 
 
 MOST_NAMED = 4
-CROWDED = "{threads} busy threads, {cpus:.0f} CPUs allowed"
-WANT_CPUS = Line(
-    OVERSUBSCRIBED_THREADS,
-    "{threads} threads of the job want to run on {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time",
-    (Saw("thread", "more busy threads than CPUs", CROWDED, "at most {cpus:.0f}", "the job"), DELAYED),
-    (("contended_cpu", "the job itself uses the CPU time"),),
-    ("OMP_NUM_THREADS={each}", "torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job"),
-)
+WANT_CPUS = OVERSUBSCRIBED_THREADS.line("""
+    {threads} threads of the job want to run on {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time
+    - saw thread of the job: more busy threads than CPUs | {threads} busy threads, {cpus:.0f} CPUs allowed | at most {cpus:.0f}
+    - saw schedstat: waits for a CPU | {delay:.0%} of the time runnable but not running | below 5 %
+    - not contended_cpu: the job itself uses the CPU time
+    - next: OMP_NUM_THREADS={each}
+    - next: torch.set_num_threads(1) in workers; fewer workers, or more CPUs for the job
+""")
 OWN_THREADS = replace(WANT_CPUS, next=("let fewer of these threads compute at once, or give the job more CPUs",))
 
 
 def judge_oversubscribed_threads(case: Case) -> Outcome:
     """Fires if the job's own threads crowd its CPUs."""
     for rank, _ in working(case):
-        cpus, wanted = cpu.allowed_cpus(case, rank.pid), cpu.demand(case, rank.pid)
+        cpus, wanted = allowed_cpus(case, rank.pid), demand(case, rank.pid)
         if case.progress[rank.pid].kind != "moving" or cpus is None or wanted is None:
             continue
         late = starving(case)
-        others = cpu.burnt_by_others(case, rank.pid)
-        delay = cpu.delay_share(case, rank.pid) or 0.0
+        others = burnt_by_others(case, rank.pid)
+        delay = delay_share(case, rank.pid) or 0.0
         threads = len(wanted.difference(late.producers if late is not None else ()))
-        alone = cpu.confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
-        least = cpus + 1 if alone and late is None else cpu.BUSY_PER_CPU * cpus + 1
-        if threads < least or delay < cpu.DELAYED_SHARE:
+        alone = confined(case, rank.pid) is not None and others is not None and others < OTHERS_SHARE
+        least = cpus + 1 if alone and late is None else BUSY_PER_CPU * cpus + 1
+        if threads < least or delay < DELAYED_SHARE:
             continue
-        if others is not None and others > MOSTLY and threads < cpu.CROWD_PER_CPU * cpus:
+        if others is not None and others > MOSTLY and threads < CROWD_PER_CPU * cpus:
             continue
         beside, needed = _beside(case, rank, wanted), _may_need_them(case, rank, wanted, others, cpus)
-        each = max(1, int(cpus // max(1, cpu.sharers(case, rank.pid))))
+        each = max(1, int(cpus // max(1, sharers(case, rank.pid))))
         line, facts = WANT_CPUS, Facts(threads=len(wanted), cpus=cpus, delay=delay, where="", each=each)
         if 2 * len(beside) > len(wanted):
             where = f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}"
@@ -123,32 +254,33 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
     return None
 
 
-def _beside(case: Case, rank: Member, wanted: cpu.Demand) -> list[Node]:
+def _beside(case: Case, rank: Member, wanted: Demand) -> list[Node]:
     """The threads that the program started beside its training thread and that want a CPU, if they are at lines of its own."""
-    tids = (tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread)
+    tids = case.beside(rank)
     nodes = (node_of(case.history, case.job, rank.pid, tid) for tid in tids if (rank.pid, tid) in wanted)
     return [node for node in nodes if node.frame is not None]
 
 
-def _may_need_them(case: Case, rank: Member, wanted: cpu.Demand, others: float | None, cpus: float) -> bool:
+def _may_need_them(case: Case, rank: Member, wanted: Demand, others: float | None, cpus: float) -> bool:
     """True if there may just be too much work for these CPUs: by other processes, or by DataLoader workers of one thread each."""
-    shared = others is not None and others >= OTHERS_SHARE and len(wanted) < cpu.CROWD_PER_CPU * cpus
+    shared = others is not None and others >= OTHERS_SHARE and len(wanted) < CROWD_PER_CPU * cpus
     workers = {(worker.pid, worker.pid) for worker in case.job.workers(rank.pid)}
-    needed = len(wanted - workers) < cpu.BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted)
+    needed = len(wanted - workers) < BUSY_PER_CPU * cpus + 1 and not workers.isdisjoint(wanted)
     return shared or needed
 
 
 # Of the CPU time used, by processes outside of the job. A neighbour of nice 4 on the job's only core uses 0.29. On CPUs that the
 # job is confined to and does not fill, only others can delay it: perfwatch itself uses 0.07 to 0.17 there, which is subtracted.
 OTHERS_SHARE, OTHERS_ON_CONFINED_CPUS = OFTEN, NOTABLE
-TAKEN = "{others:.0%} of the CPU time used, steal {steal:.0%}"
-CONTENDED = Line(
-    CONTENDED_CPU,
-    "the training thread waits for a CPU {delay:.0%} of the time while other processes use {others:.0%} of the CPU time{stolen}",
-    (DELAYED, Saw("host", "used outside the job", TAKEN, "below {least:.0%}", "{where}")),
-    (("oversubscribed_threads", "only {crowd} threads of the job want to run"),),
-    ("top -o %CPU", "taskset -cp CPUS PID gives the job CPUs of its own"),
-)
+CONTENDED = CONTENDED_CPU.line("""
+    the training thread waits for a CPU {delay:.0%} of the time while other processes use {others:.0%} of the CPU time[{stolen:if} and
+    {steal:.0%} is stolen by the hypervisor]
+    - saw schedstat: waits for a CPU | {delay:.0%} of the time runnable but not running | below 5 %
+    - saw host of {where}: used outside the job | {others:.0%} of the CPU time used, steal {steal:.0%} | below {least:.0%}
+    - not oversubscribed_threads: threads of the job that want to run: {crowd}
+    - next: top -o %CPU
+    - next: taskset -cp CPUS PID gives the job CPUs of its own
+""")
 
 
 def judge_contended_cpu(case: Case) -> Outcome:
@@ -156,23 +288,22 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
     Never sure: a crowded machine hides what else is slow.
     """
-    for rank, _ in sorted(working(case), key=lambda one: -(cpu.delay_share(case, one[0].pid) or 0.0)):
-        delay = cpu.delay_share(case, rank.pid)
-        others = cpu.burnt_by_others(case, rank.pid)
-        steal = cpu.steal_share(case) or 0.0
-        stolen = steal >= cpu.DELAYED_SHARE
-        if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= cpu.DELAYED_SHARE or stolen):
+    for rank, _ in sorted(working(case), key=lambda one: -(delay_share(case, one[0].pid) or 0.0)):
+        delay = delay_share(case, rank.pid)
+        others = burnt_by_others(case, rank.pid)
+        steal = steal_share(case) or 0.0
+        stolen = steal >= DELAYED_SHARE
+        if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= DELAYED_SHARE or stolen):
             continue
-        crowd = len(cpu.demand(case, rank.pid) or ())
-        cpus = cpu.allowed_cpus(case, rank.pid)
-        own = cpu.confined(case, rank.pid)
+        crowd = len(demand(case, rank.pid) or ())
+        cpus = allowed_cpus(case, rank.pid)
+        own = confined(case, rank.pid)
         least = OTHERS_ON_CONFINED_CPUS if own is not None and 0 < crowd <= len(own) else OTHERS_SHARE
         if not stolen and (others is None or others < least or (cpus is not None and crowd > 2 * cpus + 1)):
             continue
         lost, where = max(delay, steal), "host" if own is None else f"the {len(own)} CPUs of pid {rank.pid}"
-        told = f" and {steal:.0%} is stolen by the hypervisor" if stolen else ""
         facts = Facts(
-            delay=delay, others=others or 0.0, steal=steal, stolen=told, least=least, crowd=crowd, where=where
+            delay=delay, others=others or 0.0, steal=steal, stolen=stolen, least=least, crowd=crowd, where=where
         )
         more = Facts(explains=RESIDUE * lost, confidence=Level.MEDIUM, culprits=())
         return slow(case, CONTENDED, rank, lost, **facts, **more)
@@ -181,13 +312,12 @@ def judge_contended_cpu(case: Case) -> Outcome:
 
 # major faults; a healthy loop has none after its first epoch; pages that were evicted and are needed again
 FAULTS_PER_SECOND = 50.0
-PRESSED = Line(
-    MEMORY_PRESSURE,
-    "memory is short: {faults:,.0f} major page faults a second; {scarce.observed}",
-    (Saw("usage", "waits for pages", "{faults:,.0f} major faults/s", "0"),),
-    (("starved_by_storage", "the reads are page faults, and memory is at its limit"),),
-    ("raise the memory limit, or use fewer workers",),
-)
+PRESSED = MEMORY_PRESSURE.line("""
+    memory is short: {faults:,.0f} major page faults a second; {scarce.observed}
+    - saw usage: waits for pages | {faults:,.0f} major faults/s | 0
+    - not starved_by_storage: the reads are page faults, and memory is at its limit
+    - next: raise the memory limit, or use fewer workers
+""")
 
 
 def judge_memory_pressure(case: Case) -> Outcome:
@@ -207,7 +337,7 @@ def judge_memory_pressure(case: Case) -> Outcome:
 
 def _lost_by_faults(case: Case, rank: Member) -> float | None:
     """The largest share of the time that page faults can have cost the training thread: it sleeps meanwhile, or PSI says so."""
-    asleep, stalled = asleep_share(case, rank, WINDOW_SECONDS), _stalled(case)
+    asleep, stalled = case.motion(rank, WINDOW_SECONDS).asleep_share, _stalled(case)
     if asleep is None:
         return stalled or None
     otherwise = budget(case, rank).share(Bin.RANKS, Bin.GPU)  # it sleeps in them whatever its memory does
@@ -248,12 +378,12 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
     return case.saw("cgroup", group.path, "hits its memory limit", f"+{hits[0]:.0f} times", "+0", seen.at)
 
 
-SHM_FULL = Line(
-    SHARED_MEMORY_EXHAUSTED,
-    "/dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)",
-    but=(("memory_pressure", "it is /dev/shm that is full"),),
-    next=("docker run --shm-size=8g, or an emptyDir with medium: Memory", "df -h /dev/shm; ls -lS /dev/shm | head"),
-)
+SHM_FULL = SHARED_MEMORY_EXHAUSTED.line("""
+    /dev/shm {now} {used:.0%} full ({filled:,.0f} of {room:,.0f} MiB)
+    - not memory_pressure: it is /dev/shm that is full
+    - next: docker run --shm-size=8g, or an emptyDir with medium: Memory
+    - next: df -h /dev/shm; ls -lS /dev/shm | head
+""")
 
 
 def judge_shared_memory_exhausted(case: Case) -> Outcome:
@@ -279,7 +409,9 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
         sure = Level.HIGH if (died or saving > 0) and seen.samples >= FEW_SAMPLES else Level.MEDIUM
         filled, room = ((size or 0) / 2**20 for size in (host.reading.shm_used_bytes, host.reading.shm_total_bytes))
         facts = Facts(now="is" if newest is None or newest.at <= host.at else "a moment ago was")
-        facts |= Facts(used=used, filled=filled, room=room, frame=_writer(case, seen) or besides_training(seen))
+        facts |= Facts(
+            used=used, filled=filled, room=room, frame=spent.of(Bin.SAVING).top_line() or besides_training(seen)
+        )
         full = case.saw("host", "/dev/shm", "almost full", f"{used:.0%} used", "below 90 %", host.at)
         more = Facts(explains=behind(lost), confidence=noted(lost, sure), before=(full,))
         return slow(case, SHM_FULL, rank, lost, **facts, **more)
@@ -289,23 +421,6 @@ def judge_shared_memory_exhausted(case: Case) -> Outcome:
 def _used_share(host: Seen[r.Host]) -> float:
     """Of the /dev/shm that the job sees; 0 if it could not be read."""
     return (host.reading.shm_used_bytes or 0) / (host.reading.shm_total_bytes or 1)
-
-
-def _writer(case: Case, seen: Profile) -> r.Frame | None:
-    """The busiest line of the function that writes and takes most time, with its opening and syncing of files."""
-    saving: Counter[tuple[str, str] | None] = Counter()
-    spent: Counter[tuple[str, str] | None] = Counter()
-    for one in seen.sights:
-        spent[_function(one.reading)] += one.reading.samples
-        saving[_function(one.reading)] += one.reading.samples if saves(case, one.reading) else 0
-    writers = [one for one in spent if one and saving[one] and saving[one] >= MUCH * saving.total()]
-    busiest = max(writers, key=lambda one: spent[one], default=None)
-    return seen.top_line(lambda stack: _function(stack) == busiest) if busiest is not None else None
-
-
-def _function(stack: r.Stack) -> tuple[str, str] | None:
-    frame = user_frame(stack)
-    return (frame.function, frame.file) if frame is not None else None
 
 
 RULES = (

@@ -1,45 +1,79 @@
 """Waits for a peer: for bytes of a connection, or for the other ranks at the rendezvous."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import islice
-from shlex import quote
 
-from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.hang import hung, listed, named, numbered, rank_of, silent_seconds, stacks_of, who
-from perfwatch.triage.independence import ONE_SOURCE
+from perfwatch.triage.hang import hung, listed, named, numbered, partners, rank_of, silent_seconds, turn_of, who
+from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
+from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.moving.work import passed, waited_on
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
+from perfwatch.triage.moving.work import waited_on
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
 from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.placement import RankGaps
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.rules.locks import CONNECTION, partners, turn_of
-from perfwatch.triage.shares.profile import TRAINING_TAGS
+from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.native_waits import OF_GLOO
-from perfwatch.triage.waits.node import ENDLESS_SECONDS, End, Node, culprit, node_of
+from perfwatch.triage.waits.node import End, Node, culprit, node_of
 from perfwatch.triage.waits.other_end import answering, ask, open_seconds, sends
+from perfwatch.triage.waits.threads import OF_GLOO
 from perfwatch.triage.words.frames import show
-from perfwatch.verdict import Culprit, Evidence, Outcome, doing
+from perfwatch.verdict import Culprit, Outcome, doing
 from perfwatch_probes.readings import Descriptor, Stack, Thread
 
-LATELY_SECONDS = 30.0  # of which a byte says that the peer answers
-UNKNOWN_PEER = 0.88  # who is silent for longer than the patience may compute all the same
-UNSEEN = 0.78  # confidence without a stack, of one of several ranks: it may as well wait for its peers in a collective
 BLOCKED_NETWORK = Cause("blocked_network", "hung", "network", (Thread, Descriptor))
 
-# Times the patience, and confidence: who is asked is at work, perhaps for others; or it is a device.
-PATIENT, GUESSED = 5.0, 0.7
-UNREAD = 0.78  # confidence without the stack of one of them: it may be about to send for another thread
-TIMEOUT = "give the request a timeout"
-BY_CHILD = {"blocked_child": "it is talked to over the network"}
+# Times the patience: who is asked is a device.
+CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
+PATIENT = 5.0
+GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
+BY_THE_PROGRAM = replace(BLOCKED_NETWORK, owner="user_code")
+SENDS_NOTHING = BLOCKED_NETWORK.line("""
+    {who} waits for {peer}, which has sent nothing for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
+    - not starved_by_network: not one byte arrived meanwhile
+    - next: [fuser -v {tty:quote}]
+    - next: [{tty:if}look at the device; read with a time limit (select)][{request:if}give the request a timeout]
+""")
+TAKES_NOTHING = BLOCKED_NETWORK.line("""
+    {who} waits for {awaited}, which has taken nothing for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
+    - not starved_by_network: not one byte was taken meanwhile
+    - next: [look at pid {holder}, which holds the other end, and ]give the send a timeout (or let a thread of its own send, from a queue
+      that may overflow)
+""")
+NO_VISITORS = BLOCKED_NETWORK.line("""
+    {who} waits for {awaited}; none has come for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
+    - not starved_by_network: not one byte arrived meanwhile
+    - next: give the request a timeout
+""")
+SERVED_BY_THE_JOB = BY_THE_PROGRAM.line("""
+    pid {start} at {line} waits for {what}; there {who} {does}
+    - not blocked_child: it is talked to over the network
+    - next: give the request a timeout
+    - next: perfwatch capture stacks {pid}
+""")
+IN_A_CIRCLE = BY_THE_PROGRAM.line("""
+    {who} waits for {what}, and {others} in turn for it: none of them sends
+    - not blocked_child: it is talked to over the network
+    - next: give the request a timeout
+    - next: perfwatch capture stacks {pid}
+""")
 
 BLOCKED_RENDEZVOUS = Cause("blocked_rendezvous", "hung", "scheduler", (Thread, Stack))
-INFERRED = 0.9
-
-GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
+NOT_ALL_CAME = BLOCKED_RENDEZVOUS.line("""
+    {who} waits for {what}
+    - saw job of ranks: ranks present | {shown} | all of them
+    - saw store of job if open_for: has been open | for {open_for:time}
+    - not starting: no further rank appeared meanwhile
+""")
+KEPT_AWAY = replace(BLOCKED_RENDEZVOUS, owner="user_code").line("""
+    rank {late} has not joined the rendezvous: {does}; {victims} for it
+    - saw job of ranks: ranks present | {shown} | all of them
+    - saw store of job if open_for: has been open | for {open_for:time}
+    - not starting: no further rank appeared meanwhile
+    - next: perfwatch capture stacks {at_it}
+""")
 
 
 # A connection
@@ -49,79 +83,34 @@ def blocked_network(case: Case) -> Outcome:
     """Fires on a chain that ends in a silent socket."""
     for chain in case.still_chains:
         end = chain.end
-        if CONNECTION in chain.through and end.still and not wakes_soon(case, end):
+        if CONNECTION in chain.through and end.still and end.kind != "lock" and not wakes_soon(case, end):
             return _served_by_the_job(case, chain)
-        if end.kind != "network" or end.still is False or arrives(case, chain):
+        if end.kind != "network" or end.still is False:
             continue
         socket = end.descriptor.socket if end.descriptor else None
-        if socket is not None and socket.state == "LISTEN" and len(case.ranks) > 1:
+        listens = socket is not None and socket.state == "LISTEN"
+        if listens and len(case.ranks) > 1:
             continue  # it serves: of several ranks the others tell whether it is missed
-        line = end.descriptor is not None and end.descriptor.kind == "tty"
-        peer = socket.peer if socket is not None and socket.peer else chain.awaited if line else "its peer"
+        serves = listens and not has_trained(case, case.job.members[chain.start.pid])  # and may have no visitors
+        tty = end.descriptor.target if end.descriptor is not None and end.descriptor.kind == "tty" else None
+        peer = socket.peer if socket is not None and socket.peer else chain.awaited if tty else "its peer"
         sending = sends(end) is not None
         received = socket.received_ago_seconds if socket is not None and not sending else None
-        silent = _silent(chain, received)
-        quiet = received if received is not None else end.silent_seconds or 0.0
         far = at_the_peer(case, end)
-        there = f"; there pid {far.pid} is at {show(far.frame)}" if far is not None else ""
         return hung(
             case,
-            BLOCKED_NETWORK,
+            NO_VISITORS if listens else TAKES_NOTHING if sending else SENDS_NOTHING,
             chain,
-            summary=f"{who(chain)} waits for {_what(chain, peer, quiet)}{there}",
-            patience=temporal(case) * (PATIENT if line else 1.0),
-            silent=silent,
-            ceiling=GUESSED if line else _ceiling(case, chain, silent),
-            but={"starved_by_network": f"not one byte {'was taken' if sending else 'arrived'} meanwhile"},
-            next=_next(end, line),
+            patience=temporal(case) * (PATIENT if tty else 1.0),
+            silent=_silent(chain, received),
+            ceiling=ONE_SOURCE if serves else None,
+            next=() if tty else ask(end) or ("ss -tnp",),
             culprits=(*([culprit(far)] if far is not None else []), *chain.culprits()),
+            **Facts(peer=peer, quiet=received if received is not None else end.silent_seconds or 0.0, far=far, tty=tty),
+            **Facts(there=show(far.frame) if far is not None else None, holder=end.others[0] if end.others else None),
+            request=tty is None,
         )
     return None
-
-
-def _ceiling(case: Case, chain: Chain, silent: float) -> float:
-    """What listens and has never trained is a server without visitors, as far as can be told; what a peer does is not seen."""
-    socket = chain.end.descriptor.socket if chain.end.descriptor else None
-    if socket is not None and socket.state == "LISTEN" and not _trained(case, chain):
-        return ONE_SOURCE
-    if chain.end.node.stack is None and len(case.ranks) > 1:
-        return UNSEEN
-    return 1.0 if silent > PATIENT * temporal(case) else UNKNOWN_PEER
-
-
-def _trained(case: Case, chain: Chain) -> bool:
-    rank = case.job.members[chain.start.pid]
-    steps = case.progress[rank.pid].steps
-    return (steps is not None and steps.count > 0) or case.profile(rank).seen(*TRAINING_TAGS)
-
-
-def _what(chain: Chain, peer: str, quiet: float) -> str:
-    socket = chain.end.descriptor.socket if chain.end.descriptor else None
-    if socket is not None and socket.state == "LISTEN":
-        return f"{chain.awaited}; none has come for {duration(quiet)}"
-    if sends(chain.end) is not None:
-        return f"{chain.awaited}, which has taken nothing for {duration(quiet)}"
-    return f"{peer}, which has sent nothing for {duration(quiet)}"
-
-
-def _next(end: End, line: bool) -> tuple[str, ...]:
-    if line and end.descriptor is not None:
-        return (f"fuser -v {quote(end.descriptor.target)}", "look at the device; read with a time limit (select)")
-    return (*(ask(end) or ("ss -tnp",)), _gives_up(end) if sends(end) is not None else TIMEOUT)
-
-
-def _gives_up(end: End) -> str:
-    """Who may have stopped reading, and how a program gets over that."""
-    reads = f"look at pid {end.others[0]}, which holds the other end, and " if end.others else ""
-    return f"{reads}give the send a timeout (or let a thread of its own send, from a queue that may overflow)"
-
-
-def arrives(case: Case, chain: Chain) -> bool:
-    """Whether bytes came in on that socket while we looked, or were taken where the thread sends."""
-    end = chain.end
-    if end.descriptor is None:
-        return False
-    return passed(case.history, end.node.pid, end.descriptor.fd, LATELY_SECONDS, sent=sends(end) is not None) > 0
 
 
 def _silent(chain: Chain, received: float | None) -> float:
@@ -134,17 +123,7 @@ def _served_by_the_job(case: Case, chain: Chain) -> Outcome:
     """The peer is a process of the job itself, which stands still."""
     if chain.end.kind == "cycle":
         return _in_a_circle(case, chain)
-    return hung(
-        case,
-        BLOCKED_NETWORK,
-        chain,
-        owner="user_code",
-        summary=f"pid {chain.start.pid} at {show(chain.start.frame)} waits for {chain.links[0].waits_for}; "
-        f"there {who(chain)} {doing(chain.awaited)}",
-        patience=STRUCTURAL_SECONDS if outlasts(case, chain.end) else temporal(case),
-        but=BY_CHILD,
-        next=(TIMEOUT, stacks_of(chain.end.node.pid)),
-    )
+    return hung(case, SERVED_BY_THE_JOB, chain, line=show(chain.start.frame), what=chain.links[0].waits_for)
 
 
 def at_the_peer(case: Case, end: End) -> Node | None:
@@ -161,22 +140,18 @@ def at_the_peer(case: Case, end: End) -> Node | None:
 def _in_a_circle(case: Case, chain: Chain) -> Outcome:
     """The peer waits for bytes, too, and in the end for those of this process."""
     others = partners(case, chain)
-    ask_them = ", ".join(named(one, chain.end.node.pid) for one in others)
     return hung(
         case,
-        BLOCKED_NETWORK,
+        IN_A_CIRCLE,
         chain,
-        owner="user_code",
-        summary=f"{who(chain)} waits for {turn_of(chain)}, and {ask_them} in turn for it: none of them sends",
         patience=STRUCTURAL_SECONDS,
         evidence=tuple(
             case.saw("thread", f"pid {one.pid}", f"waits, too, at {show(one.frame)}", "for bytes", "one of them sends")
             for one in others[:4]
         ),
-        ceiling=1.0 if all(one.stack is not None for one in (chain.end.node, *others)) else UNREAD,
-        but=BY_CHILD,
-        next=(TIMEOUT, stacks_of(chain.end.node.pid)),
+        ceiling=None if all(one.stack is not None for one in (chain.end.node, *others)) else MAY_COME,
         culprits=map(culprit, (chain.end.node, *others)),
+        **Facts(what=turn_of(chain), others=", ".join(named(one, chain.end.node.pid) for one in others)),
     )
 
 
@@ -190,7 +165,8 @@ def blocked_rendezvous(case: Case) -> Outcome:
         if chain.end.kind != "rendezvous" or case.progress[rank.pid].kind == "moving" or _has_met(case, chain):
             continue
         late = [chain for chain in case.chains.values() if chain.end.kind not in ("rendezvous", "collective")]
-        if any(_comes(case, chain) for chain in late):
+        stand = (one.start.motion.frozen is True and all(end.still for end in one.ends) for one in late)
+        if not all(stand):
             return None  # a rank that is there is elsewhere, and moves or is worked for: it may come yet
         seen, size = len(case.ranks), case.job.world_size
         # a key that is awaited later says nothing of when the waiting began
@@ -200,56 +176,29 @@ def blocked_rendezvous(case: Case) -> Outcome:
         ended, has_ended = departed(case)
         gone = missing(present, seen, size)
         shown = f"{present or seen} of {size or 'an unknown number'}"
-        apart = [chain, *late] if late else [one for one in case.chains.values() if one.end.kind == "rendezvous"]
+        there = [one for one in case.chains.values() if one.end.kind == "rendezvous"]
+        facts = Facts(shown=shown, open_for=open_for, what=_missed_at_rendezvous(case, chain) + lacking + has_ended)
+        if late:
+            first, does = rank_of(late[0]), f"{who(late[0])} {doing(late[0].awaited)}"
+            facts |= Facts(late=first, does=does, victims=listed(there), at_it=late[0].end.node.pid)
         return hung(
             case,
-            BLOCKED_RENDEZVOUS,
+            KEPT_AWAY if late else NOT_ALL_CAME,
             chain,
-            owner="user_code" if late else "",
-            summary=_kept_away(case, late[0])
-            if late
-            else f"{who(chain)} waits for {_missed_at_rendezvous(case, chain)}{lacking}{has_ended}",
             patience=temporal(case),
             silent=max(silent_seconds(case, chain), open_for or 0.0),
-            ceiling=1.0 if lacking else INFERRED,
-            evidence=(
-                case.saw("job", "ranks", "ranks present", shown, "all of them"),
-                *_since(case, open_for),
-            ),
-            but={"starting": "no further rank appeared meanwhile"},
-            next=(stacks_of(late[0].end.node.pid),) if late else _next_at_rendezvous(case, chain),
+            next=() if late else _next_at_rendezvous(case, chain),
             culprits=[one for chain in late for one in chain.culprits()]
             or ((ended or blamed(case, gone)) if ended or gone else None),
-            links=[link for one in apart for link in one.links],
+            links=[link for one in ([chain, *late] if late else there) for link in one.links],
+            **facts,
         )
     return None
-
-
-def _comes(case: Case, chain: Chain) -> bool:
-    stands = chain.start.motion.frozen is True and all(end.still and not _looks_up(end) for end in chain.ends)
-    return not stands
-
-
-def _looks_up(end: End) -> bool:
-    """Whether a thread waits for others of its process for a moment only, and then looks again."""
-    wait = end.node.wait
-    return (
-        end.kind == "lock"
-        and wait is not None
-        and wait.remaining_seconds is not None
-        and wait.remaining_seconds <= ENDLESS_SECONDS
-    )
 
 
 def _has_met(case: Case, chain: Chain) -> bool:
     """True if a rank waits for a key of the store while others are in a collective: all have met, and none is missing."""
     return chain.end.detail == "store" and any(other.end.kind == "collective" for other in case.chains.values())
-
-
-def _kept_away(case: Case, late: Chain) -> str:
-    """What is said where all ranks are seen and one of them stands elsewhere: those at the rendezvous are its victims."""
-    victims = listed([chain for chain in case.chains.values() if chain.end.kind == "rendezvous"])
-    return f"rank {rank_of(late)} has not joined the rendezvous: {who(late)} {doing(late.awaited)}; {victims} for it"
 
 
 def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
@@ -261,12 +210,6 @@ def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
         return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
     compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
     return (compare,) if whole(case) else ("start the missing rank", compare)
-
-
-def _since(case: Case, open_for: float | None) -> tuple[Evidence, ...]:
-    if open_for is None:
-        return ()
-    return (case.saw("store", "job", "has been open", f"for {duration(open_for)}", "all ranks within seconds"),)
 
 
 # Ranks of which nothing was seen
@@ -349,7 +292,4 @@ def _threads(case: Case) -> list[Thread]:
     return [look.reading for look in looks if look is not None]
 
 
-RULES = (
-    Rule(BLOCKED_NETWORK, blocked_network),
-    Rule(BLOCKED_RENDEZVOUS, blocked_rendezvous),
-)
+RULES = (Rule(BLOCKED_NETWORK, blocked_network), Rule(BLOCKED_RENDEZVOUS, blocked_rendezvous))

@@ -8,67 +8,65 @@ from itertools import pairwise
 
 import msgspec
 
-from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share, units
+from perfwatch.triage.cards.accelerated import accelerated, launching_share, slow_on_gpu, sync_share
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.cards.hardware import COPIES_MIB_PER_SECOND, traffic_mib_per_second
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import motion, moves, python_threads
+from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, GIL_WAIT_SECONDS, motion, python_threads
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
-from perfwatch.triage.shares.budget import Bin, bin_of, budget, native_profile, profiles, since_first_step
-from perfwatch.triage.shares.data import starving, turns
-from perfwatch.triage.shares.kernel_waits import FileLock, at_file_lock
-from perfwatch.triage.shares.profile import Profile, profile
-from perfwatch.triage.shares.python import (
+from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.shares.budget import (
     HOOK_CALLERS,
     OWNED_LOOKS,
+    PROFILE_SAMPLES,
+    Bin,
     CalledBack,
+    at_file_lock,
+    bin_of,
+    budget,
     callback_path,
     called_back,
     calls_back,
+    compiles,
     keeps_gil,
     mode_on,
+    native_profile,
+    profiles,
     python_called_back,
+    since_first_step,
 )
-from perfwatch.triage.shares.startup import in_compiler, passed_before, returns, steps_around, untorn
+from perfwatch.triage.shares.data import starving, turns
+from perfwatch.triage.shares.profile import Profile, profile
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
-    HIGH,
     LATELY_SECONDS,
     LOST_SHARE,
-    MEDIUM,
     MOSTLY,
     MUCH,
-    NEARLY_ALL,
     NOTABLE,
-    NOW_SECONDS,
     OFTEN,
     TWICE,
 )
-from perfwatch.triage.shares.training import decodes
+from perfwatch.triage.shares.training import decodes, in_compiler, passed_before, returns, steps_around, untorn
 from perfwatch.triage.slowness import (
     NOTED,
     RESIDUE,
     SURE_SHARE,
-    Line,
     Part,
-    Saw,
     certainty,
     noted,
     phases,
-    samples,
+    sleeps_for_a_lock,
     slow,
     working,
     worst,
 )
-from perfwatch.triage.waits.locks import acquires, free, holds
 from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.waits.threads import GIL_WAIT_SECONDS
+from perfwatch.triage.waits.threads import acquires, free, holds
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import (
     inner_tags,
@@ -80,7 +78,7 @@ from perfwatch.triage.words.frames import (
     tags,
     user_frames,
 )
-from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Missing, Outcome
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome
 from perfwatch_probes.readings import Frame, GpuSample, ProcessUsage, SourceLine, Stack, Thread
 
 HOST_BOUND_PYTHON = Cause("host_bound_python", "slow", "user_code", (Thread, Stack, GpuSample))
@@ -98,53 +96,34 @@ LAUNCHES = (
     "Python launches kernels more slowly than the card runs them, mostly at {at}",
     'fewer, larger launches: torch.compile(mode="reduce-overhead"), CUDA graphs, fused=True in the optimizer',
 )
-CARD_WAITS = Line(
-    HOST_BOUND_PYTHON,
-    "the GPU waits for the host {card.waiting:.0%} of the time: {does}",
-    (
-        units("waits between kernels", "a kernel resident all the time"),
-        Saw("schedstat", "the training thread runs", "{runs:.0%} of a core", "waits for the GPU"),
-        Saw(
-            "stack",
-            "launches or computes, and waits neither for data nor for the card",
-            "{launching:.0%} of {seen.samples} samples, {syncs:.0%} in synchronisations",
-            "a part of the time in synchronisations",
-        ),
-    ),
-    (("synchronising", "only {syncs:.0%} of the samples wait for the card"),),
-    ("{helps}",),
-)
+CARD_WAITS = HOST_BOUND_PYTHON.line("""
+    the GPU waits for the host {card.waiting:.0%} of the time: {does}
+    - saw {card.source} of {name}: waits between kernels | {shown} | a kernel resident all the time
+    - saw schedstat: the training thread runs | {runs:.0%} of a core | waits for the GPU
+    - saw stack: launches or computes, and waits neither for data nor for the card | {launching:.0%} of {seen.samples} samples,
+      {syncs:.0%} in synchronisations | a part of the time in synchronisations
+    - not synchronising: only {syncs:.0%} of the samples wait for the card
+    - next: {helps}
+""")
 
 
 def host_bound_python(case: Case) -> Outcome:
     """Fires on a card that waits while the host runs as fast as it can, and on steps on a CPU that loops of Python hold up."""
     for one in accelerated(case):
         seen, card = one.profile, one.card
-        if decodes(seen, case.steps(one.rank)):
-            continue
-        if not card.waits_for_launches or card.waiting < LOST_SHARE or seen.samples < ENOUGH_SAMPLES:
+        waits = card.waits_for_launches and card.waiting >= LOST_SHARE and seen.samples >= ENOUGH_SAMPLES
+        if not waits or decodes(seen, case.steps(one.rank)):
             continue
         launching, syncs = launching_share(case, seen), sync_share(case, seen)
         if one.runs < MOSTLY or launching < MOSTLY or syncs >= NOTABLE:
             continue
         lost, moved = min(card.waiting, launching), traffic_mib_per_second(case.history, card)
-        copies = moved is None or moved >= COPIES_MIB_PER_SECOND
+        sure = min(certainty(lost), Level.MEDIUM if moved is None or moved >= COPIES_MIB_PER_SECOND else 1.0)
         line = seen.top_line(lambda stack: bin_of(case, stack) is not Bin.SAVING) or seen.top_line()
-        does, helps = COMPUTES if _computes_at(seen, line) else IDLES if card.kind == "idle" else LAUNCHES
-        return slow_on_gpu(
-            case,
-            CARD_WAITS,
-            one,
-            lost,
-            explains=RESIDUE * lost,
-            confidence=min(certainty(lost), MEDIUM if copies else 1.0),
-            frame=show(line),
-            runs=one.runs,
-            launching=launching,
-            syncs=syncs,
-            does=does.format(at=show(line)),
-            helps=helps.format(at=show(line)),
-        )
+        known = COMPUTES if _computes_at(seen, line) else IDLES if card.kind == "idle" else LAUNCHES
+        does, helps = (text.format(at=show(line)) for text in known)
+        facts = Facts(runs=one.runs, launching=launching, syncs=syncs, does=does, helps=helps, frame=show(line))
+        return slow_on_gpu(case, CARD_WAITS, one, lost, explains=RESIDUE * lost, confidence=sure, **facts)
     return holds_up_steps(case)
 
 
@@ -158,21 +137,13 @@ def _computes_at(seen: Profile, frame: Frame | None) -> bool:
     return seen.share_where(within) >= MOSTLY and keeps_gil(seen, within)
 
 
-NOT_TORCH = (("cpu_training", "it is not torch that computes there"),)
-HELD_UP = Line(
-    HOST_BOUND_PYTHON,
-    "Python that torch calls back within each step, {at}, takes {lost:.0%} of the time{where}",
-    (
-        Saw(
-            "stack",
-            "turns in loops of Python below {at}",
-            "{lost:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL, {one.released} without",
-            "arithmetic of torch, without the GIL",
-        ),
-    ),
-    NOT_TORCH,
-    ("write {at} with tensors, without loops in Python, or let it look at fewer steps",),
-)
+HELD_UP = HOST_BOUND_PYTHON.line("""
+    Python that torch calls back within each step, {at}, takes {lost:.0%} of the time[, mostly at {inner}]
+    - saw stack: turns in loops of Python below {at} | {lost:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL,
+      {one.released} without | arithmetic of torch, without the GIL
+    - not cpu_training: it is not torch that computes there
+    - next: write {at} with tensors, without loops in Python, or let it look at fewer steps
+""")
 
 
 def holds_up_steps(case: Case) -> Finding | None:
@@ -182,19 +153,10 @@ def holds_up_steps(case: Case) -> Finding | None:
         return HOOKED_LIBRARY.judge(case)
     rank, seen, one = max(found, key=lambda each: each[2].share)
     inner, few = show(seen.top_line(lambda stack: called_back(stack) == one.frame)), one.owned < TWICE
-    sure = NOTED if few else HIGH if one.owned < OWNED_LOOKS else CERTAIN
-    return slow(
-        case,
-        HELD_UP,
-        rank,
-        one.share,
-        frame=one.frame,
-        confidence=min(certainty(one.share), sure),
-        decides_in_seconds=max(0.0, LATELY_SECONDS - seen.seconds) if few else 0.0,
-        seen=seen,
-        one=one,
-        where=f", mostly at {inner}" if inner != show(one.frame) else "",
-    )
+    sure = NOTED if few else Level.HIGH if one.owned < OWNED_LOOKS else Level.CERTAIN
+    facts = Facts(frame=one.frame, seen=seen, one=one, inner=inner if inner != show(one.frame) else None)
+    facts |= Facts(decides_in_seconds=max(0.0, LATELY_SECONDS - seen.seconds) if few else 0.0)
+    return slow(case, HELD_UP, rank, one.share, confidence=min(certainty(one.share), sure), **facts)
 
 
 def _without_a_card(case: Case, rank: Member) -> CalledBack | None:
@@ -215,20 +177,20 @@ def _in_hooked_library(stack: Stack) -> bool:
     return calls_back(stack.frames[stack.frames.index(path[-1]) + 1], path[-1], HOOK_CALLERS)
 
 
+IN_A_HOOK = HOST_BOUND_PYTHON.line("""
+    a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch
+    - saw stack: is in another library than torch below a hook | {lost:.0%} of {seen.samples} samples | arithmetic of torch
+    - not cpu_training: it is not torch that computes there
+    - next: let {at} look at fewer steps, or at less, or with tensors
+""")
 HOOKED_LIBRARY = Part(
-    Line(
-        HOST_BOUND_PYTHON,
-        "a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch",
-        (samples("is in another library than torch below a hook", "arithmetic of torch"),),
-        NOT_TORCH,
-        ("let {at} look at fewer steps, or at less, or with tensors",),
-    ),
+    IN_A_HOOK,
     (Bin.HOOKS,),
     times=FEW_TIMES,
     given=lambda case, rank, spent: (
         not _uses_a_card(case, rank) and spent.of(Bin.HOOKS).share_where(_in_hooked_library) >= MOSTLY
     ),
-    ceiling=HIGH,
+    ceiling=Level.HIGH,
 )
 
 
@@ -236,44 +198,37 @@ HOOKED_LIBRARY = Part(
 COLLECTOR = tuple(
     "gc_collect collect. deduce_unreachable subtract_refs move_unreachable visit_decref visit_reachable update_refs untrack_".split()
 )
-COLLECTS = Line(
-    GARBAGE_COLLECTION,
-    "garbage collection takes {lost:.0%} of the training thread's time{where}",
-    (
-        samples("calls gc.collect", "0 %", "calls", optional=True),
-        Saw("native", "is in the collector", "{inside:.0%} of the native profile", "below 3 %", share="inside"),
-    ),
-    (("endless_python", "steps go on"),),
-    ("gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop",),
-)
+COLLECTS = GARBAGE_COLLECTION.line("""
+    garbage collection takes {lost:.0%} of the training thread's time[, at {at}]
+    - saw stack if calls: calls gc.collect | {calls:.0%} of {seen.samples} samples | 0 %
+    - saw native if inside: is in the collector | {inside:.0%} of the time of the native profile | below 3 %
+    - not endless_python: steps continue
+    - next: gc.freeze() after setup, gc.set_threshold(50_000, 20, 20), no gc.collect() in the loop
+""")
 
 
-def garbage_collection(case: Case) -> Outcome:
-    """Fires when the collector costs a good part of the training thread's time."""
-    shares = [
-        (rank, seen, budget(case, rank).share(Bin.GARBAGE), _share_in_collector(case, rank))
-        for rank, seen in working(case)
-    ]
-    least = max(LOST_SHARE, NEARLY_ALL * max((max(one[2:]) for one in shares), default=0.0))
-    # Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects.
-    alike = [one for one in shares if max(one[2:]) >= least]
-    if not alike:
-        return None
-    sizes = {rank.pid: case.history.latest(ProcessUsage, rank.pid) for rank, *_ in alike}
-    bytes_of = {pid: usage.reading.resident_bytes if usage else 0 for pid, usage in sizes.items()}
-    rank, seen, calls, inside = max(alike, key=lambda one: (bytes_of[one[0].pid], max(one[2:])))
-    frame = budget(case, rank).of(Bin.GARBAGE).top_line() or seen.top_line()
-    where = f", at {show(frame)}" if frame else ""
-    return slow(
-        case, COLLECTS, rank, max(calls, inside), frame=frame, seen=seen, calls=calls, inside=inside, where=where
-    )
-
-
-def _share_in_collector(case: Case, rank: Member) -> float:
+def _in_collector(case: Case, rank: Member) -> float:
+    """Share of the time of a native profile of a rank that goes on: a thread that sleeps most of it has few samples."""
     seen = native_profile(case, rank, LATELY_SECONDS)
     if seen is None or case.progress[rank.pid].kind != "moving":
         return 0.0
-    return sum(share for symbol, share in seen.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))
+    share = sum(share for symbol, share in seen.shares.items() if symbol.lstrip("_").startswith(COLLECTOR))
+    return share * min(1.0, seen.samples / PROFILE_SAMPLES)
+
+
+def _resident_bytes(case: Case, rank: Member) -> float:
+    """Several ranks may collect all the time, and all but one wait in each step: a collection takes as long as there are objects."""
+    usage = case.history.latest(ProcessUsage, rank.pid)
+    return usage.reading.resident_bytes if usage is not None else 0.0
+
+
+garbage_collection = Part(
+    COLLECTS,
+    (Bin.GARBAGE,),
+    lost=lambda case, rank, spent: max(spent.share(Bin.GARBAGE), _in_collector(case, rank)),
+    facts=lambda case, rank, spent, _: Facts(calls=spent.share(Bin.GARBAGE), inside=_in_collector(case, rank)),
+    weight=_resident_bytes,
+).judge
 
 
 PROFILERS = frozenset(("torch.profiler.profile", "torch.autograd.profiler.profile", "autograd.profiler.profile"))
@@ -287,19 +242,17 @@ TOOLS = {  # by comm, which is cut to 15
     "compute-sanitiz": "compute-sanitizer",
     "cuda-gdb": "cuda-gdb",
 }
-AID = Line(
-    DEBUG_APIS_ON,
-    "a debugging aid is on: {first.claim} ({first.observed}){where}{around}",
-    but=(("host_bound_python", "{why}"),),
-    next=("take torch.autograd.set_detect_anomaly, the profiler or the variable out",),
-)
-UNDER_A_TOOL = Line(
-    DEBUG_APIS_ON,
-    "the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time",
-    (Saw("process", "runs under {tool}", "a process above it", "none"),),
-    (("host_bound_python", "what the host does passes through {tool}"),),
-    ("start it without {tool}, and look again",),
-)
+AID = DEBUG_APIS_ON.line("""
+    a debugging aid is on: {first.claim} ({first.observed})[ at {works_at}][, switched on around {around}]
+    - not host_bound_python: {why}
+    - next: take torch.autograd.set_detect_anomaly, the profiler or the variable out
+""")
+UNDER_A_TOOL = DEBUG_APIS_ON.line("""
+    the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time
+    - saw process: runs under {tool} | a process above it | none
+    - not host_bound_python: what the host does passes through {tool}
+    - next: start it without {tool}, and look again
+""")
 
 
 @dataclass(frozen=True)
@@ -310,7 +263,7 @@ class Aid:
 
     evidence: Evidence
     lost: float = 0.0
-    sure: float = HIGH
+    sure: float = Level.HIGH
     line: Frame | None = None
     around: Frame | None = None
 
@@ -321,24 +274,17 @@ def debug_apis_on(case: Case) -> Outcome:
         if found := tuple(_aids(case, rank, seen)):
             lost, sure, around = max(aid.lost for aid in found), max(aid.sure for aid in found), found[0].around
             frame = budget(case, rank).of(Bin.DEBUGGING).top_line()
-            return slow(
-                case,
-                AID,
-                rank,
-                lost,
-                confidence=max(sure, certainty(lost)) if lost >= LOST_SHARE else sure,
-                frame=frame or next((aid.line for aid in found if aid.line), None),
-                before=tuple(aid.evidence for aid in found),
-                first=found[0].evidence,
-                where=f" at {show(frame)}" if frame else "",
-                around=f", switched on around {show(around)}" if around else "",
-                why="the aid takes the time" if lost else "the aid is on",
-            )
+            at = frame or next((aid.line for aid in found if aid.line), None)
+            facts = Facts(before=tuple(aid.evidence for aid in found), first=found[0].evidence)
+            facts |= Facts(why="the aid takes the time" if lost else "the aid is on")
+            facts |= Facts(works_at=show(frame), around=show(around))
+            sure = max(sure, certainty(lost)) if lost >= LOST_SHARE else sure
+            return slow(case, AID, rank, lost, confidence=sure, frame=at, **facts)
         names = (one.process.name for one in case.job.lineage(rank.process.parent_pid))
         tool, lost = next((TOOLS[name] for name in names if name in TOOLS), ""), _waiting(case, rank)
         # A cause that says what the host waits for is the better answer; that Python is slow is not.
         if tool and lost >= LOST_SHARE:
-            sure, explains = min(HIGH, certainty(lost)), 1.2 * RESIDUE * lost
+            sure, explains = min(Level.HIGH, certainty(lost)), 1.2 * RESIDUE * lost
             return slow(case, UNDER_A_TOOL, rank, lost, explains=explains, confidence=sure, culprits=(), tool=tool)
     return None
 
@@ -352,7 +298,8 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     """All that are on in a rank, the best seen first."""
     pid, waiting, of = f"pid {rank.pid}", _waiting(case, rank), f"of {seen.samples} samples"
     told, formats = bool(mode_on(case, rank, "anomaly_detection")), seen.share("format_stack", "anomaly")
-    known = told or seen.share_where(_of_anomaly) >= FEW_STACKS  # by the agent, or by frames that compiling has as well
+    own = seen.count(lambda stack: tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack))
+    known = told or own >= FEW_STACKS * seen.samples  # by the agent, or by frames that compiling has as well
     held = min(waiting, formats + seen.share("backward")) if known else 0.0
     around = partial(_line_inside, case, seen, lambda entered: entered.partition("(")[0].rpartition(".")[2] in ANOMALY)
     if formats >= (FEW_STACKS if known else NOTABLE):
@@ -370,7 +317,7 @@ def _aids(case: Case, rank: Member, seen: Profile) -> Iterator[Aid]:
     if case.job.members[rank.pid].process.environment.get(BLOCKING) == "1":
         # Each launch waits for its kernel, and the card for the next: what that costs is known of cards that were sampled.
         weighed = bool(regimes(case.history, rank.pid, LATELY_SECONDS)) or not cards_of(case.history, rank.pid).uuids
-        sure = noted(waiting if weighed else None, HIGH)
+        sure = noted(waiting if weighed else None, Level.HIGH)
         yield Aid(case.saw("environment", pid, f"{BLOCKING} is set", "1", "unset"), waiting, sure=sure)
     if always := _line_inside(case, seen, _records_for_good):
         claim = "the loop runs inside torch's profiler"
@@ -400,10 +347,6 @@ def _records_for_good(entered: str) -> bool:
     return name.rpartition(".")[2] == "profile" and known and words.count("*") < 2 and not SCHEDULES & set(words)
 
 
-def _of_anomaly(stack: Stack) -> bool:
-    return tags(stack) >= {"anomaly", "format_stack"} and "compile" not in tags(stack)
-
-
 def _tracing(history: History, seen: Profile) -> Callable[[Stack], bool]:
     """What tells whether a stack is in a function for tracing that the interpreter calls, and no line of the program."""
     callers: dict[tuple[str, str], Counter[Frame]] = defaultdict(Counter)
@@ -423,42 +366,30 @@ def _is_called_by_none(history: History, function: str, callers: Counter[Frame])
     return calling < NOTABLE * callers.total() and len(places) >= FEW_TIMES
 
 
-LOCKED = Line(
-    CONTENDED_LOCK,
-    "the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}",
-    (
-        samples("waits for a lock", "below 2 %"),
-        Saw("thread", "runs again", "{moved.times} times", "0 would mean a hang", "pid {pid} thread {tid}"),
-        Saw("thread", "runs meanwhile", "{runs:.0%} of a core", "", "pid {pid} thread {node.tid}", "works"),
-        Saw(
-            "source",
-            "rests where a lock of that name is held",
-            "at {owner}",
-            "lets go first",
-            "pid {pid} thread {node.tid}",
-            "rests",
-        ),
-    ),
-    (("deadlocked_locks", "it runs again and again"),),
-    ("look at {owner}: do the slow part outside of the lock",),
-)
-FILE_LOCKED = Line(
-    CONTENDED_LOCK,
-    "the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile",
-    (
-        samples("waits for a lock on a file", "below 2 %"),
-        Saw("syscall", "waits or sleeps while others hold the lock", "in {looks} looks", "hardly ever"),
-    ),
-    (("waiting_for_file", "it gets the lock again and again"), ("slow_output", "it sleeps there: nothing is written")),
-    ("hold the lock for as long as one write takes, and do the rest outside of it", "fuser -v {path}"),
-)
-IN_TURN = Line(
-    CONTENDED_LOCK,
-    "{waits}",
-    (Saw("lock", "is had by another worker", "{locked.sightings} times, by pid {named}", "free", "{locked.lock}"),),
-    (("starved_by_transforms", "most of the workers wait, one works"),),
-    ("{locked.next}",),
-)
+LOCKED = CONTENDED_LOCK.line("""
+    the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}
+    - saw stack: waits for a lock | {lost:.0%} of {seen.samples} samples | below 2 %
+    - saw thread of pid {pid} thread {tid}: runs again | {moved.times} times | 0 would mean a hang
+    - saw thread of pid {pid} thread {node.tid} if works: runs meanwhile | {runs:.0%} of a core
+    - saw source of pid {pid} thread {node.tid} if rests: rests where a lock of that name is held | at {owner} | lets go first
+    - not deadlocked_locks: it runs again and again
+    - next: look at {owner}: do the slow part outside of the lock
+""")
+FILE_LOCKED = CONTENDED_LOCK.line("""
+    the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile
+    - saw stack: waits for a lock on a file | {lost:.0%} of {seen.samples} samples | below 2 %
+    - saw syscall: waits or sleeps while others hold the lock | in {looks} looks | hardly ever
+    - not waiting_for_file: it gets the lock again and again
+    - not slow_output: it sleeps there: nothing is written
+    - next: hold the lock for as long as one write takes, and do the rest outside of it
+    - next: fuser -v {path}
+""")
+IN_TURN = CONTENDED_LOCK.line("""
+    {waits} waiting in turn for {locked.lock}, which one of them has at a time[, mostly at {line}]
+    - saw lock of {locked.lock}: is had by another worker | {locked.sightings} times, by pid {named} | free
+    - not starved_by_transforms: most of the workers wait, one works
+    - next: {locked.next}
+""")
 
 
 def contended_lock(case: Case) -> Outcome:
@@ -474,7 +405,9 @@ def _kept_from_lock(case: Case) -> Finding | None:
     for rank in case.ranks:
         spent = budget(case, rank)
         seen, lost = spent.seen, spent.share(Bin.LOCK)
-        if seen.samples < ENOUGH_SAMPLES or lost < LOST_SHARE or not _sleeps_and_goes_on(case, rank, lost):
+        if seen.samples < ENOUGH_SAMPLES or lost < LOST_SHARE or not sleeps_for_a_lock(case, rank, lost):
+            continue
+        if not case.goes_on(rank):
             continue
         frame, busy = spent.of(Bin.LOCK).top_line(), _running_threads(case, rank)
         held = _holding(case, rank, line_of(case.history, frame))
@@ -482,28 +415,14 @@ def _kept_from_lock(case: Case) -> Finding | None:
         if owner is None:
             continue
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
-        if works and (node.motion.ran_ago_seconds or 0.0) >= NOW_SECONDS:
-            continue  # it worked a while ago: a thread that is blocked now releases nothing
         unsure = held is None and (len(busy) > 1 or free(case.history, node))
-        return slow(
-            case,
-            LOCKED,
-            rank,
-            lost,
-            frame=frame,
-            confidence=min(MEDIUM if unsure else CERTAIN if works else HIGH, certainty(lost)),
-            culprits=(culprit(node),),
-            seen=seen,
-            node=node,
-            name=node.name or owner,
-            owner=show(node.frame),
-            does="works" if works else "rests",
-            works=works,
-            rests=not works,
-            tid=case.progress[rank.pid].thread,
-            moved=moves(case.history, rank.pid, case.progress[rank.pid].thread),
-            runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0,
+        sure = min(Level.MEDIUM if unsure else Level.CERTAIN if works else Level.HIGH, certainty(lost))
+        facts = Facts(node=node, name=node.name or owner, owner=show(node.frame), does="works" if works else "rests")
+        facts |= Facts(
+            tid=case.progress[rank.pid].thread, moved=case.moves(rank), works=works, rests=not works, seen=seen
         )
+        facts |= Facts(runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0)
+        return slow(case, LOCKED, rank, lost, frame=frame, confidence=sure, culprits=(culprit(node),), **facts)
     return None
 
 
@@ -511,48 +430,24 @@ def _kept_from_file(case: Case) -> Finding | None:
     """A training thread that waits again and again for a lock on a file, which other processes hold meanwhile."""
     locks = [locked for rank in case.ranks if (locked := at_file_lock(case, rank)) is not None]
     locked = max(locks, key=lambda one: one.waits.share, default=None)
-    if locked is None or locked.waits.share < LOST_SHARE or not _comes_back(case, locked):
+    if locked is None or locked.waits.share < LOST_SHARE or not case.goes_on(locked.waits.rank):
         return None
-    waits = locked.waits
+    waits, clock = locked.waits, case.steps(locked.waits.rank)
+    if clock is not None and clock.paused(waits.seen.seconds):
+        return None  # it waited once, for long
     nodes = [node_of(case.history, case.job, pid) for pid in locked.holders if pid in case.job.members]
     named = ", ".join(f"rank {node.rank}" if node.rank is not None else f"pid {node.pid}" for node in nodes)
-    return slow(
-        case,
-        FILE_LOCKED,
-        waits.rank,
-        waits.share,
-        frame=waits.frame,
-        confidence=min(HIGH if locked.sightings >= TWICE else MEDIUM, certainty(waits.share)),
-        culprits=(Culprit(pid=waits.rank.pid, rank=waits.rank.rank, frame=show(waits.frame)), *map(culprit, nodes)),
-        seen=waits.seen,
-        path=locked.path,
-        looks=len(waits.looks),
-        holders=named or f"pid {locked.holders[0]} outside of the job",
-    )
-
-
-def _comes_back(case: Case, locked: FileLock) -> bool:
-    """True if the training thread gets the lock again and again."""
-    rank = locked.waits.rank
-    return (
-        case.progress[rank.pid].kind == "moving"
-        or moves(case.history, rank.pid, case.progress[rank.pid].thread).recurrent
-    )
-
-
-def _sleeps_and_goes_on(case: Case, rank: Member, lost: float) -> bool:
-    tid = case.progress[rank.pid].thread
-    looks = case.history.series(Thread, rank.pid, tid, seconds=LATELY_SECONDS)
-    asleep = sum(1 for one in looks if (wait := one.reading.wait) and wait.kind == "futex" and wait.forever)
-    if not looks or asleep / len(looks) < MOSTLY * lost:
-        return False
-    moved = moves(case.history, rank.pid, tid)
-    return case.progress[rank.pid].kind == "moving" or (moved.times >= TWICE and moved.recurrent)
+    sure = min(Level.HIGH if locked.sightings >= TWICE else Level.MEDIUM, certainty(waits.share))
+    facts = Facts(path=locked.path, looks=len(waits.looks), seen=waits.seen, frame=waits.frame)
+    facts |= Facts(holders=named or f"pid {locked.holders[0]} outside of the job")
+    own = Culprit(pid=waits.rank.pid, rank=waits.rank.rank, frame=show(waits.frame))
+    culprits = (own, *map(culprit, nodes))
+    return slow(case, FILE_LOCKED, waits.rank, waits.share, confidence=sure, culprits=culprits, **facts)
 
 
 def _running_threads(case: Case, rank: Member) -> list[int]:
     """The other Python threads that run, the busiest first."""
-    others = [tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread]
+    others = case.beside(rank)
     shares = {tid: motion(case.history, rank.pid, tid, LATELY_SECONDS).run_share or 0.0 for tid in others}
     return sorted((tid for tid in others if shares[tid] >= MUCH), key=lambda tid: -shares[tid])
 
@@ -576,28 +471,22 @@ def _workers_in_turn(case: Case) -> Finding | None:
     locked = turns(case, found) if found is not None else None
     if found is None or locked is None:
         return None
-    doing = f"waiting in turn for {locked.lock}, which one of them has at a time"
-    return found.finding(case, IN_TURN, doing, locked=locked, named=", ".join(map(str, locked.holders)))
+    return found.finding(case, IN_TURN, locked=locked, named=", ".join(map(str, locked.holders)))
 
 
 # Kept from the GIL. The kernel tells the waits (CPython asks for it in a futex with a timeout of 5 ms, again and again), a dump of all
 # stacks the owner. Of a thread that stands the chains tell.
 
-OFTEN_PER_SECOND = 60.0  # measured 216 to 256 of a thread that gets a turn now and then, 193 of one that gets none
-KEPT = Line(
-    CONTENDED_LOCK,
-    "the training thread waits {lost:.0%} of the time for the GIL, which {holders}",
-    (
-        Saw("stack", "owns the GIL", "{owned}", "the training thread in most", "pid {pid} {name}"),
-        Saw("thread", "asks for the GIL", "{asks}", "never, or now and then", "pid {pid} thread {tid}"),
-        Saw("thread", "runs meanwhile", "{meanwhile:.0%} of a core", of="pid {pid} thread {owner}", share="meanwhile"),
-    ),
-    (("held_gil", "the training thread gets its turn: it runs {wait.run_share:.0%} of the time"),),
-    (
-        "move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL",
-        "python3.13t has no GIL, if every extension of the program is built for it",
-    ),
-)
+OFTEN_PER_SECOND = GIL_SWITCHES_PER_SECOND[0]  # measured 216 to 256 of a thread that gets a turn now and then
+KEPT = CONTENDED_LOCK.line("""
+    the training thread waits {lost:.0%} of the time for the GIL, which {holders}
+    - saw stack of pid {pid} {name}: owns the GIL | {owned} | the training thread in most
+    - saw thread of pid {pid} thread {tid}: asks for the GIL | {asks} | never, or now and then
+    - saw thread of pid {pid} thread {owner} if meanwhile: runs meanwhile | {meanwhile:.0%} of a core
+    - not held_gil: the training thread gets its turn: it runs {wait.run_share:.0%} of the time
+    - next: move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL
+    - next: python3.13t has no GIL, if every extension of the program is built for it
+""")
 OWN_WAITS = (Bin.DATA, Bin.RANKS, Bin.LOCK, Bin.SLEEPING, Bin.RETRYING)
 
 
@@ -629,8 +518,7 @@ def gil_wait(case: Case, rank: Member) -> GilWait | None:
     often = moved.switches_per_second or 0.0
     if moved.run_share is None or asking < FEW_TIMES or often < OFTEN_PER_SECOND:
         return None
-    idle = max(0.0, 1.0 - moved.run_share - (moved.delay_share or 0.0))
-    share = min(idle * asking / known, 1.0 - budget(case, rank).share(*OWN_WAITS))
+    share = min((moved.asleep_share or 0.0) * asking / known, 1.0 - budget(case, rank).share(*OWN_WAITS))
     return GilWait(share, moved.run_share, often, asking, len(looks)) if share >= OFTEN else None
 
 
@@ -663,23 +551,15 @@ def kept_from_gil(case: Case) -> Outcome:
         name = f"thread {node.name or node.tid}"
         beside = f" and {len(others) - 1} other{'s' if len(others) > 2 else ''}" if others[1:] else ""
         often = f"{wait.switches_per_second:.0f} waits a second, runs {wait.run_share:.0%} of a core"
-        return slow(
-            case,
-            KEPT,
-            rank,
-            wait.share,
-            explains=1.0 if wait.share >= SURE_SHARE else wait.share,  # whatever line it is at takes the longer for it
-            culprits=(msgspec.structs.replace(culprit(node), frame=line),),
-            holders=f"{name}{beside} of its own process {'have' if beside else 'has'}{f', mostly at {line}' if line else ''}",
-            moves=line or f"what {name} computes",
-            name=name,
-            owner=node.tid,
-            wait=wait,
-            tid=tid,
-            owned=f"in {owned[node.tid]} of {dumps} dumps, the training thread in {own}",
-            asks=f"in {wait.asking} of {wait.looks} samples, {often}",
-            meanwhile=motion(case.history, rank.pid, node.tid, LATELY_SECONDS).run_share,
-        )
+        # Whatever line it is at takes the longer for it.
+        facts = Facts(explains=1.0 if wait.share >= SURE_SHARE else wait.share, wait=wait, tid=tid, name=name)
+        has = f"{'have' if beside else 'has'}{f', mostly at {line}' if line else ''}"
+        facts |= Facts(holders=f"{name}{beside} of its own process {has}", moves=line or f"what {name} computes")
+        facts |= Facts(owned=f"in {owned[node.tid]} of {dumps} dumps, the training thread in {own}", owner=node.tid)
+        facts |= Facts(asks=f"in {wait.asking} of {wait.looks} samples, {often}")
+        facts |= Facts(meanwhile=motion(case.history, rank.pid, node.tid, LATELY_SECONDS).run_share)
+        culprits = (msgspec.structs.replace(culprit(node), frame=line),)
+        return slow(case, KEPT, rank, wait.share, culprits=culprits, **facts)
     return None
 
 
@@ -690,29 +570,19 @@ RECOMPILING = Cause("recompiling", "slow", "user_code", (Stack,))
 
 COMPILERS = ("cc1plus", "cc1", "gcc", "g++", "clang", "ptxas", "nvcc", "ld", "as", "triton")
 COMPILING_SHARE = 0.85  # where the model runs in between, but no optimizer: each shape is tried once before training
-COMPILES = Line(
-    COMPILING,
-    "torch.compile is compiling{passed}",
-    (
-        samples("is in the compiler, or waits for it", "training code", "share"),
-        Saw("thread", "something works", "{runs:.0%} of a core, {helpers} compile processes busy", "above 2 %"),
-        Saw("engine", "made passes before", "it ran before this compilation", "never", share="passed"),
-    ),
-)
-COMES_BACK = Line(
-    RECOMPILING,
-    "torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:time}, at {at}",
-    (
-        Saw(
-            "stack",
-            "the compiler comes back",
-            "{times} stretches, {lost:.0%} of {seen.samples} samples",
-            "once, at the start",
-        ),
-    ),
-    (("compiling", "steps were made in between"),),
-    ("TORCH_LOGS=recompiles", "torch.compile(dynamic=True), mark_dynamic, or padded shapes"),
-)
+COMPILES = COMPILING.line("""
+    torch.compile is compiling[{passed:if}, though passes were made before,]
+    - saw stack: is in the compiler, or waits for it | {share:.0%} of {seen.samples} samples | training code
+    - saw thread: something works | {runs:.0%} of a core, {helpers} compile processes busy | above 2 %
+    - saw engine if passed: made passes before | it ran before this compilation | never
+""")
+COMES_BACK = RECOMPILING.line("""
+    torch.compile compiles again and again: {lost:.0%} of the training thread's time, {times} times in {seen.seconds:time}, at {at}
+    - saw stack: the compiler comes back | {times} stretches, {lost:.0%} of {seen.samples} samples | once, at the start
+    - not compiling: steps were made in between
+    - next: TORCH_LOGS=recompiles
+    - next: torch.compile(dynamic=True), mark_dynamic, or padded shapes
+""")
 
 
 def compiling(case: Case) -> Outcome:
@@ -735,8 +605,9 @@ def compiling(case: Case) -> Outcome:
         ran_compiler = any(m.process.name in COMPILERS for m in case.job.members.values())
         if phase.runs < SIGN_OF_LIFE and not helpers and not ran_compiler:
             continue
-        passed = ", though passes were made before," if again else ""
-        return phase.finding(case, COMPILES, MEDIUM if again else CERTAIN, share=share, helpers=helpers, passed=passed)
+        return phase.finding(
+            case, COMPILES, Level.MEDIUM if again else Level.CERTAIN, share=share, helpers=helpers, passed=again
+        )
     return None
 
 
@@ -751,7 +622,7 @@ def recompiling(case: Case) -> Outcome:
     advanced = steps.advanced > 0 if steps is not None else stepped(seen)
     if times < TWICE or not (advanced or came_back(case, rank, seen)):
         return None
-    sure, frame = min(CERTAIN if advanced else HIGH, certainty(lost)), seen.top_line(compiles)
+    sure, frame = min(Level.CERTAIN if advanced else Level.HIGH, certainty(lost)), seen.top_line(compiles)
     return slow(case, COMES_BACK, rank, lost, confidence=sure, frame=frame, seen=seen, times=times)
 
 
@@ -766,11 +637,6 @@ def came_back(case: Case, rank: Member, seen: Profile) -> bool:
     if case.steps(rank) is not None or returns(case.history, seen) < TWICE:
         return False
     return seen.seen("optimizer") or bool(steps_around(case.history, seen))
-
-
-def compiles(stack: Stack) -> bool:
-    """True if a stack is inside the compiler, not merely inside a compiled function's wrapper."""
-    return "compile" in tags(stack)
 
 
 def stepped(seen: Profile) -> bool:

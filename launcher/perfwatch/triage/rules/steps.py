@@ -6,36 +6,30 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
 
-import msgspec
-
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
 from perfwatch.triage.history import History, median, quantile
-from perfwatch.triage.moving.motion import motion, was_at
-from perfwatch.triage.moving.periods import is_at
-from perfwatch.triage.moving.progress import StepClock, evaluated
+from perfwatch.triage.moving.loops import sizes_of
+from perfwatch.triage.moving.motion import motion
+from perfwatch.triage.moving.progress import LONGER, StepClock, evaluated
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.rules.machine import delay_share, taken_by_others
 from perfwatch.triage.shares import training
 from perfwatch.triage.shares.budget import Bin, Budget, budget, is_in, trained_for, worker_budget
-from perfwatch.triage.shares.cpu import delay_share, taken_by_others
 from perfwatch.triage.shares.data import discarded, starving
 from perfwatch.triage.shares.own_work import calls_at, lines_around
 from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     ENOUGH_SAMPLES,
     FEW_TIMES,
-    HIGH,
     LATELY_SECONDS,
-    LOW,
     MANY_SAMPLES,
     MANY_TIMES,
-    MEDIUM,
     MINUTE_SECONDS,
     MOST,
     MOSTLY,
@@ -47,11 +41,11 @@ from perfwatch.triage.shares.thresholds import (
     SEVERAL_TIMES,
     TWICE,
 )
-from perfwatch.triage.slowness import NOTED, Facts, Line, Saw, certainty, slow, worst
+from perfwatch.triage.slowness import NOTED, certainty, is_at, slow, worst
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import asks_for_an_update, line_of, next_try_seconds
 from perfwatch.triage.words.frames import any_tag, inner_tags, short_name, show, tags, user_frame, user_frames
-from perfwatch.verdict import Culprit, Finding, Outcome
+from perfwatch.verdict import Culprit, Finding, Level, Outcome
 from perfwatch_probes.readings import COUNT, Frame, ProcessUsage, Stack, Steps, Thread
 
 SKIPPING_STEPS = Cause("skipping_steps", "slow", "user_code", (Stack,))
@@ -59,81 +53,48 @@ REGRESSED = Cause("regressed", "slow", "unknown", (Steps,))
 
 # Times the longest step so far, or the most passes between two updates; and where nothing that goes with a step is seen: a wrapper may
 # accumulate gradients over more passes than before, as Accelerate's does, and its text does not show it.
-LONGER, FAR_LONGER = 2.5, 30.0
+FAR_LONGER = 30.0
 # Samples of a step that are due by what goes with it, or by the share of updates before: one that is made would be missed with
 # e**-2.5, and with e**-5. Beside so many one sample elsewhere is no update.
 COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
 
-STANDS_STILL = Saw("steps", "the count stands still", "{counted}", "grows", share="counted")
-WHAT_NEXT = (
-    "look at what the guard tests: a loss or gradients that are NaN, infinite or too large",
-    "lower the learning rate",
-)
-SKIPS = Line(
-    SKIPPING_STEPS,
-    "the loop runs but the optimizer makes no step: at least {turns} backward passes in {seen.seconds:time}, no update{where}",
-    (
-        Saw(
-            "stack",
-            "backward without an optimizer step",
-            "{turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one, of {seen.samples}",
-            "one step per pass",
-        ),
-        STANDS_STILL,
-    ),
-    (("evaluating", "backward passes run"),),
-    WHAT_NEXT,
-)
-LEAVES = Line(
-    SKIPPING_STEPS,
-    "the loop runs but makes no update: {why}, at {at}",
-    (
-        Saw(
-            "stack",
-            "forward passes only, in a loop that trains",
-            "{forward:.0%} of {seen.samples} samples, {cleared} where gradients are cleared, none in backward or a step",
-            "backward each time",
-        ),
-    ),
-    (("evaluating", "by its text the loop trains, and {does}"),),
-    WHAT_NEXT,
-)
-ASKED_IN_VAIN = Line(
-    SKIPPING_STEPS,
-    "the optimizer is asked for steps, and no gradients are made: {at} is left before the backward pass",
-    (
-        Saw(
-            "stack",
-            "forward passes that an optimizer's step asked for",
-            "{asked} of {since.samples} samples, none in a backward pass",
-            "backward in each step",
-        ),
-    ),
-    (("evaluating", "an optimizer asks for these passes"),),
-    WHAT_NEXT,
-)
+SKIPS = SKIPPING_STEPS.line("""
+    the loop runs but the optimizer makes no step: at least {turns} backward passes in {seen.seconds:time}, no update[{elsewhere:if}, at
+    lines where no step was made before]
+    - saw stack: backward without an optimizer step | {turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one,
+      of {seen.samples} | one step per pass
+    - saw steps if counted: the count stands still | {counted} | grows
+    - not evaluating: backward passes run
+    - next: look at what the guard tests: a loss or gradients that are NaN, infinite or too large
+    - next: lower the learning rate
+""")
+LEAVES = SKIPPING_STEPS.line("""
+    the loop runs but makes no update: {why}, at {at}
+    - saw stack: forward passes only, in a loop that trains | {forward:.0%} of {seen.samples} samples, {cleared} where gradients are
+      cleared, none in backward or a step | backward each time
+    - not evaluating: by its text the loop trains, and {does}
+    - next: look at what the guard tests: a loss or gradients that are NaN, infinite or too large
+    - next: lower the learning rate
+""")
+ASKED_IN_VAIN = SKIPPING_STEPS.line("""
+    the optimizer is asked for steps, and no gradients are made: {at} is left before the backward pass
+    - saw stack: forward passes that an optimizer's step asked for | {asked} of {since.samples} samples, none in a backward pass |
+      backward in each step
+    - not evaluating: an optimizer asks for these passes
+    - next: look at what the guard tests: a loss or gradients that are NaN, infinite or too large
+    - next: lower the learning rate
+""")
 TESTED = "look at what the loop tests of a batch before it trains on it: nothing passes"
-DROPS = Line(
-    SKIPPING_STEPS,
-    "no step for {found.seconds:time}: about {found.batches} batches have arrived since and were dropped at {at}",
-    (
-        Saw(
-            "loader",
-            "batches are taken",
-            "about {found.batches} batches were ordered in place of those that came, in {found.seconds:time}",
-            "a step for each",
-        ),
-        Saw(
-            "stack",
-            "none is trained on",
-            "{found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer",
-            "training code after each batch",
-        ),
-        STANDS_STILL,
-    ),
-    (("starved_by_transforms", "batches come, and no step is made of them"),),
-    (TESTED,),
-)
+DROPS = SKIPPING_STEPS.line("""
+    no step for {found.seconds:time}: about {found.batches} batches have arrived since and were dropped at {at}
+    - saw loader: batches are taken | about {found.batches} batches were ordered in place of those that came, in {found.seconds:time} |
+      a step for each
+    - saw stack: none is trained on | {found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer | training
+      code after each batch
+    - saw steps if counted: the count stands still | {counted} | grows
+    - not starved_by_transforms: batches come, and no step is made of them
+    - next: look at what the loop tests of a batch before it trains on it: nothing passes
+""")
 MAY_RESUME = (TESTED, "a run that was resumed skips what it has trained on before: then this ends")
 
 
@@ -179,23 +140,13 @@ def _without_update(case: Case, rank: Member, seen: Profile, steps: StepClock | 
         return None
     unseen = steps is None or (not steps.count and beside >= COMPANIONS)  # no step has ever told how long one takes
     sure = sampled(case, rank, seen, beside) if unseen else counted(case, rank, seen, steps.count if steps else 0)
-    sure = min(sure, HIGH) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
+    sure = min(sure, Level.HIGH) if steps is None and not vanished and beside < MANY_COMPANIONS else sure
     if awaited and sure == NOTED:
         return None
-    return slow(
-        case,
-        SKIPS,
-        rank,
-        1.0,
-        decides_in_seconds=awaited,
-        confidence=sure,
-        frame=seen.top_line(training.in_backward),
-        seen=seen,
-        turns=seen.turns(_backward),
-        beside=beside,
-        where=", at lines where no step was made before" if sure == NOTED and steps is not None else "",
-        counted=f"{steps.count} steps" if steps else "",
-    )
+    facts = Facts(frame=seen.top_line(training.in_backward), seen=seen, turns=seen.turns(_backward), beside=beside)
+    facts |= Facts(elsewhere=sure == NOTED and steps is not None)
+    facts |= Facts(counted=f"{steps.count} steps" if steps else "", decides_in_seconds=awaited)
+    return slow(case, SKIPS, rank, 1.0, confidence=sure, **facts)
 
 
 def _silent(case: Case, rank: Member, steps: StepClock) -> float:
@@ -215,9 +166,9 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
     Only who has an optimizer of torch leaves it out: it was seen, or its ``step`` stands in the loop that makes the passes
     and nothing is done there beside these and what goes with them, where an update of the program's own would be.
     """
-    if was_at(case.history, rank.pid, case.progress[rank.pid].thread, "optimizer", "scaler"):
+    if case.was_at(rank, "optimizer", "scaler"):
         places = training.of_steps(case, rank)
-        return HIGH if not places or training.alike(seen, places) else NOTED
+        return Level.HIGH if not places or training.alike(seen, places) else NOTED
     lines = {user_frame(one.reading) for one in seen.sights if any_tag(tags(one.reading), *training.PASSES)}
     lines |= set(seen.frames(lambda stack: user_frame(stack) if _clears_only(case.history, stack) else None))
 
@@ -227,7 +178,7 @@ def sampled(case: Case, rank: Member, seen: Profile, beside: float) -> float:
 
     around = {frame for one in seen.sights if training.in_backward(one.reading) for frame in user_frames(one.reading)}
     is_due = any(training.steps_an_optimizer(line_of(case.history, frame)) for frame in around)
-    return HIGH if is_due and seen.count(beside_it) <= beside // COMPANIONS else NOTED
+    return Level.HIGH if is_due and seen.count(beside_it) <= beside // COMPANIONS else NOTED
 
 
 def _clears_only(history: History, stack: Stack) -> bool:
@@ -239,8 +190,8 @@ def counted(case: Case, rank: Member, seen: Profile, count: int) -> float:
     """How sure a resting count is: the passes of now must be those that made steps before."""
     places = training.of_steps(case, rank)
     if not places:
-        return MEDIUM if count >= training.FEW_STEPS else NOTED
-    return CERTAIN if training.alike(seen, places) else NOTED
+        return Level.MEDIUM if count >= training.FEW_STEPS else NOTED
+    return Level.CERTAIN if training.alike(seen, places) else NOTED
 
 
 def updates_vanished(case: Case, rank: Member) -> bool:
@@ -299,19 +250,11 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
     if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
         return None
     guarded, cleared = found.tests_for_finite, training.cleared_samples(case, rank)
-    return slow(
-        case,
-        LEAVES,
-        rank,
-        1.0,
-        confidence=HIGH if guarded and cleared >= FEW_TIMES else MEDIUM,
-        frame=found.frame,
-        seen=seen,
-        forward=seen.share("forward"),
-        cleared=cleared,
-        why="it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none",
-        does="tests its loss" if guarded else "gradients are cleared in it",
-    )
+    why = "it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none"
+    facts = Facts(why=why, does="tests its loss" if guarded else "gradients are cleared in it")
+    facts |= Facts(confidence=Level.HIGH if guarded and cleared >= FEW_TIMES else Level.MEDIUM)
+    facts |= Facts(frame=found.frame, seen=seen, forward=seen.share("forward"), cleared=cleared)
+    return slow(case, LEAVES, rank, 1.0, **facts)
 
 
 def makes_no_gradients(case: Case, rank: Member) -> Finding | None:
@@ -324,7 +267,9 @@ def makes_no_gradients(case: Case, rank: Member) -> Finding | None:
     followed = trained.share_where(training.in_backward) >= NOTABLE and trained.count(training.in_backward) >= FEW_TIMES
     if (asked := sum(lines.values())) < MANY_SAMPLES or not followed:
         return None
-    return slow(case, ASKED_IN_VAIN, rank, 1.0, confidence=HIGH, frame=next(iter(lines)), asked=asked, since=since)
+    return slow(
+        case, ASKED_IN_VAIN, rank, 1.0, confidence=Level.HIGH, frame=next(iter(lines)), asked=asked, since=since
+    )
 
 
 def throws_away(case: Case, rank: Member) -> Finding | None:
@@ -335,7 +280,7 @@ def throws_away(case: Case, rank: Member) -> Finding | None:
     count = (
         f"step {steps.count} was {duration(steps.ago_seconds)} ago" if steps and steps.ago_seconds is not None else ""
     )
-    line = DROPS if found.sure > MEDIUM else replace(DROPS, next=MAY_RESUME)
+    line = DROPS if found.sure > Level.MEDIUM else replace(DROPS, next=MAY_RESUME)
     return slow(case, line, rank, 1.0, confidence=found.sure, frame=found.line, found=found, counted=count)
 
 
@@ -347,55 +292,33 @@ QUARTERS = 4  # of the run: by chance four are in order once in 24 times
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
 LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
 BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
-SHIFTED = Line(
-    REGRESSED,
-    "steps became {times:.2f} times as long about {ago:time} ago: {earlier:step} before, {now:step} now",
-    (
-        Saw(
-            "steps",
-            "the median shifted",
-            "{earlier:step} over {index} steps, then {now:step} over {rest}",
-            "one median",
-        ),
-    ),
-    (("slow_checkpoint", "the median itself moved, not a few steps"),),
-    ("perfwatch replay --at TIME shows the job before and after the change",),
-)
-GROWS = Line(
-    REGRESSED,
-    "steps take longer and longer: {first} at first, {last} now{where}",
-    (
-        Saw(
-            "steps",
-            "the median grows",
-            "{first} at first, {last} now, mostly in order between, over {count} steps",
-            "one median",
-        ),
-    ),
-    (("serial_loading", "steps took less time before"),),
-    ("{advice}",),
-)
-SHARE_GROWS = Line(
-    REGRESSED,
-    "steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:time} ago, and memory grows with it",
-    (
-        Saw("stack", "ever more of the time is at {at}", "{shares} of {seen.samples} samples in order", "one share"),
-        Saw("process", "its memory grows", "{grown:.0f} MiB in {seen.seconds:time}", "the same"),
-    ),
-    (("serial_loading", "it took a smaller part of the time before"),),
-    (BECOMES_LONGER,),
-)
-KEEPS_GRAPH = Line(
-    REGRESSED,
-    "backward takes {lost:.0%} of the time at {at}, which keeps the graph ({keeps}), and memory grows by {grown:.1f} MiB/s: "
-    "it goes back through more steps each time",
-    (
-        Saw("stack", "is in backward", "{lost:.0%} of {samples} samples", "two thirds"),
-        Saw("process", "its memory grows", "{grown:.1f} MiB/s", "rests"),
-    ),
-    (("cpu_training", "a graph of one step takes no such share, and is freed"),),
-    ("detach what one step hands to the next (state.detach()), and leave {keeps} out at {at}",),
-)
+SHIFTED = REGRESSED.line("""
+    steps became {times:.2f} times as long about {ago:time} ago: {earlier:step} before, {now:step} now
+    - saw steps: the median shifted | {earlier:step} over {index} steps, then {now:step} over {rest} | one median
+    - not slow_checkpoint: the median itself moved, not a few steps
+    - next: perfwatch replay --at TIME shows the job before and after the change
+""")
+GROWS = REGRESSED.line("""
+    steps take longer and longer: {first} at first, {last} now[, most of that at {at}, which takes {share:.0%} of the time now]
+    - saw steps: the median grows | {first} at first, {last} now, mostly in order between, over {count} steps | one median
+    - not serial_loading: steps took less time before
+    - next: {advice}
+""")
+SHARE_GROWS = REGRESSED.line("""
+    steps take longer and longer: {at} takes {now:.0%} of the time, {then:.0%} {seen.seconds:time} ago, and memory grows with it
+    - saw stack: ever more of the time is at {at} | {shares} of {seen.samples} samples in order | one share
+    - saw process: its memory grows | {grown:.0f} MiB in {seen.seconds:time} | the same
+    - not serial_loading: it took a smaller part of the time before
+    - next: look at what {at} goes through: does it become longer with every step?
+""")
+KEEPS_GRAPH = REGRESSED.line("""
+    backward takes {lost:.0%} of the time at {at}, which keeps the graph ({keeps}), and memory grows by {grown:.1f} MiB/s: it goes back
+    through more steps each time
+    - saw stack: is in backward | {lost:.0%} of {samples} samples | two thirds
+    - saw process: its memory grows | {grown:.1f} MiB/s | rests
+    - not cpu_training: a graph of one step takes no such share, and is freed
+    - next: detach what one step hands to the next (state.detach()), and leave {keeps} out at {at}
+""")
 
 
 def regressed(case: Case) -> Outcome:
@@ -420,59 +343,34 @@ def regressed(case: Case) -> Outcome:
         if seen.samples < LOOKS:
             continue  # what the thread is at since then must be known before nothing else is to blame
         by_model = seen.share("forward", "backward") >= MOST
-        sure = _confidence(case, rank, after / before)
-        return slow(
-            case,
-            replace(SHIFTED, next=(LONGER_INPUTS, *SHIFTED.next)) if by_model else SHIFTED,
-            rank,
-            1.0 - before / after,
-            explains=0.0,
-            confidence=min(sure, MEDIUM) if by_model else sure,
-            culprits=(),
-            times=after / before,
-            ago=ago,
-            earlier=before,
-            now=after,
-            index=index,
-            rest=len(steps.intervals) - index,
-        )
+        line = replace(SHIFTED, next=(LONGER_INPUTS, *SHIFTED.next)) if by_model else SHIFTED
+        facts = Facts(times=after / before, ago=ago, earlier=before, now=after, index=index, explains=0.0, culprits=())
+        facts |= Facts(rest=len(steps.intervals) - index, confidence=_confidence(case, rank, after / before, by_model))
+        return slow(case, line, rank, 1.0 - before / after, **facts)
     return kept_graph(case) or _share_grows(case)
 
 
-def _confidence(case: Case, rank: Member, times: float) -> float:
-    shared = taken_by_others(case, rank.pid) >= (MUCH if times >= A_LITTLE else NOTABLE)
-    return LOW if shared else HIGH
+def _confidence(case: Case, rank: Member, times: float, by_model: bool, grows: bool = False) -> float:
+    """How sure a change is: others may take the CPUs, and inputs may become longer by design."""
+    lasting = grows and times >= LITTLE_BY_LITTLE
+    shared = not lasting and taken_by_others(case, rank.pid) >= (MUCH if times >= A_LITTLE else NOTABLE)
+    return Level.LOW if shared else Level.MEDIUM if by_model else Level.HIGH
 
 
 def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> Outcome:
     """Steps that take longer and longer, and the program's own line where most of that time goes."""
     seen = case.profile(rank, MINUTE_SECONDS)
     frame, share = carrier(seen, first, last) or (None, 0.0)
-    at = show(frame)
-    where = ""
-    advice = "look for what becomes longer with every step: inputs, a list, a graph that is kept"
     by_model = frame is not None and seen.share_where(partial(_in_model, frame)) >= MOSTLY * share
-    if frame is not None:
-        where = f", most of that at {at}, which takes {share:.0%} of the time now"
+    advice = "look for what becomes longer with every step: inputs, a list, a graph that is kept"
+    if (at := show(frame)) is not None:
         advice = BECOMES_LONGER.format(at=at)
     if by_model:
         advice = f"{LONGER_INPUTS}; else look for what {at} is given more of with every step, a graph or a memory that is kept"
-    sure = HIGH if last >= LITTLE_BY_LITTLE * first else _confidence(case, rank, last / first)
-    return slow(
-        case,
-        GROWS,
-        rank,
-        1.0 - first / last,
-        explains=share,
-        frame=frame,
-        culprits=None if frame is not None else (),
-        confidence=min(sure, MEDIUM) if by_model else sure,
-        first=duration(first, 3),
-        last=duration(last, 3),
-        where=where,
-        count=count,
-        advice=advice,
-    )
+    facts = Facts(first=duration(first, 3), last=duration(last, 3), share=share, count=count, advice=advice)
+    facts |= Facts(frame=frame, explains=share, culprits=None if frame is not None else ())
+    facts |= Facts(confidence=_confidence(case, rank, last / first, by_model, grows=True))
+    return slow(case, GROWS, rank, 1.0 - first / last, **facts)
 
 
 def _share_grows(case: Case) -> Finding | None:
@@ -480,27 +378,16 @@ def _share_grows(case: Case) -> Finding | None:
     for rank in case.ranks:
         if case.progress[rank.pid].kind != "moving" or case.steps(rank, RUN_SECONDS) is not None:
             continue
-        seen, sizes = case.profile(rank, RUN_SECONDS), _memory_of_parts(case.history, rank.pid)
+        seen, sizes = case.profile(rank, RUN_SECONDS), sizes_of(case.history, rank.pid, RUN_SECONDS)
         found = _growing_function(seen)
         if found is None or not _in_order(sizes) or sizes[-1] - sizes[0] < GROWS_BYTES:
             continue
         frame, shares = found
         if seen.share_where(partial(_in_model, frame)) >= MOSTLY * shares[0]:
             continue  # longer inputs, which may be meant
-        return slow(
-            case,
-            SHARE_GROWS,
-            rank,
-            1.0 - (1.0 - shares[-1]) / (1.0 - shares[0]),
-            explains=shares[-1],
-            frame=frame,
-            confidence=HIGH,
-            seen=seen,
-            then=shares[0],
-            now=shares[-1],
-            shares=", ".join(f"{share:.0%}" for share in shares),
-            grown=(sizes[-1] - sizes[0]) / 2**20,
-        )
+        lost, told = 1.0 - (1.0 - shares[-1]) / (1.0 - shares[0]), ", ".join(f"{share:.0%}" for share in shares)
+        facts = Facts(seen=seen, then=shares[0], now=shares[-1], shares=told, grown=(sizes[-1] - sizes[0]) / 2**20)
+        return slow(case, SHARE_GROWS, rank, lost, explains=shares[-1], frame=frame, confidence=Level.HIGH, **facts)
     return None
 
 
@@ -533,14 +420,6 @@ def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
     return all(share(first, one) < A_LITTLE * share(last, one) for one in others[:1])
 
 
-def _memory_of_parts(history: History, pid: int) -> list[float]:
-    """The median size of a process in each quarter of the run; empty where it was read too rarely."""
-    looks = history.series(ProcessUsage, pid, seconds=RUN_SECONDS)
-    sizes = [float(one.reading.resident_bytes) for one in looks]
-    size = len(sizes) // QUARTERS
-    return [median(sizes[at * size : (at + 1) * size]) or 0.0 for at in range(QUARTERS)] if size else []
-
-
 def _in_order(values: Sequence[float]) -> bool:
     return len(values) > 1 and all(before < after for before, after in pairwise(values))
 
@@ -559,14 +438,14 @@ def kept_graph(case: Case) -> Finding | None:
             continue
         share, line, samples = kept
         facts = Facts(samples=samples, grown=grown / 2**20, keeps=training.KEEPS)
-        return slow(case, KEEPS_GRAPH, rank, share, confidence=HIGH, frame=line, **facts)
+        return slow(case, KEEPS_GRAPH, rank, share, confidence=Level.HIGH, frame=line, **facts)
     return None
 
 
 def _grown(history: History, pid: int) -> float | None:
     """By how many bytes a second its own memory grew, if it never fell meanwhile; else None."""
     looks = history.series(ProcessUsage, pid, seconds=LATELY_SECONDS)
-    sizes = [(one.at, one.reading.resident_bytes) for one in looks if one.reading.resident_bytes is not None]
+    sizes = [(one.at, one.reading.resident_bytes) for one in looks]
     if len(sizes) < FEW_TIMES or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
         return None
     (began, first), (ended, last) = sizes[0], sizes[-1]
@@ -632,7 +511,7 @@ def change_point(intervals: tuple[float, ...], each: float = 1.0) -> tuple[int, 
 
 
 def _comes_back(before: Sequence[float], after: Sequence[float], low: float, high: float) -> bool:
-    """Whether steps were as long before for a while, or as quick again after: sorted batches begin anew with each epoch.
+    """True if steps were as long before for a while, or as quick again after: sorted batches begin anew with each epoch.
 
     The first steps of a run do not count: they are slow by nature.
     """
@@ -664,19 +543,11 @@ def carrier(seen: Profile, first: float, last: float) -> tuple[Frame, float] | N
     older, newer = Profile(seen.sights[:middle], seen.seconds), Profile(seen.sights[middle:], seen.seconds)
     best: tuple[float, Frame, float] | None = None
     for frame in newer.busiest(MOST_LINES):
-        before, now = _share(older, frame), _share(newer, frame)
+        before, now = (half.share_where(partial(is_at, frame)) for half in (older, newer))
         grown = now * last - before * first
         if now > before and grown >= MOSTLY * (last - first) and (best is None or grown > best[0]):
             best = (grown, frame, now)
     return best[1:] if best else None
-
-
-def _share(seen: Profile, frame: Frame) -> float:
-    return seen.share_where(lambda stack: _function(user_frame(stack)) == _function(frame))
-
-
-def _function(frame: Frame | None) -> tuple[str, str] | None:
-    return None if frame is None else (short_name(frame.function), frame.file)
 
 
 # The same call is tried again and again, or the ranks are started again and again
@@ -685,35 +556,25 @@ RESTARTED = "restart_loop"
 RETRYING = Cause("retrying", "slow", "network", (Stack, Thread), also=(RESTARTED,))
 
 POLLS_PER_SECOND = 20.0  # sleeps of milliseconds: such a loop may poll for what another process makes
-BACKS_OFF = Line(
-    RETRYING,
-    "the training thread {does} {lost:.0%} of the time at {at}{again}",
-    (Saw("stack", "sleeps between tries", "{share}", "0 %"),),
-    (("blocked_network", "each try returns"),),
-    ("look at what {at} calls",),
-)
-WORKERS_BACK_OFF = Line(
-    RETRYING,
-    "{waits}",
-    (Saw("stack", "sleep between tries", "{share:.0%} of their samples", "0 %", of="{kind}"),),
-    (("starved_by_network", "they sleep between two tries: no answer is under way"),),
-    ("look at what {line} calls: who refuses, and why?",),
-)
-RESTARTS = Line(
-    Cause(RESTARTED, "slow", "user_code", ()),
-    "{how} of rank {found.rank} in {found.seconds:time}",
-    (
-        Saw(
-            "process",
-            "replaced",
-            "{found.processes} processes, one after the other, in {found.seconds:time}",
-            "one",
-            of="rank {found.rank}",
-        ),
-    ),
-    (("crashed", "a new process takes the place of each one that ends"),),
-    ("read the first traceback in the ranks' own output",),
-)
+BACKS_OFF = RETRYING.line("""
+    the training thread {does} {lost:.0%} of the time at {at}[; it tries again in {left:time}][, {wakes:,.0f} times a second; another
+    thread or process may produce what it waits for]
+    - saw stack: sleeps between tries | {share:.0%} of {seen.samples} samples[, and {trying:.0%} wait in a try] | 0 %
+    - not blocked_network: each try returns
+    - next: look at what {at} calls
+""")
+WORKERS_BACK_OFF = RETRYING.line("""
+    {waits} backing off and retrying {share:.0%} of the time[, mostly at {line}]
+    - saw stack of {kind}: sleep between tries | {share:.0%} of their samples | 0 %
+    - not starved_by_network: they sleep between two tries: no answer is under way
+    - next: look at what {line} calls: who refuses, and why?
+""")
+RESTARTS = Cause(RESTARTED, "slow", "user_code", ()).line("""
+    {how} of rank {found.rank} in {found.seconds:time}
+    - saw process of rank {found.rank}: replaced | {found.processes} processes, one after the other, in {found.seconds:time} | one
+    - not crashed: a new process takes the place of each one that ends
+    - next: read the first traceback in the ranks' own output
+""")
 
 
 def retrying(case: Case) -> Outcome:
@@ -730,18 +591,14 @@ def _backs_off(case: Case) -> Finding | None:
     if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
         return None
     node, rests = case.chains[rank.pid].start, seen.where(tries)
-    wakes = motion(case.history, rank.pid, case.progress[rank.pid].thread).switches_per_second or 0.0
+    wakes = case.motion(rank).switches_per_second or 0.0
     share = rests.samples / seen.samples
-    told = f"{share:.0%} of {seen.samples} samples" + (
-        f", and {lost - share:.0%} wait in a try" if lost > share else ""
-    )
-    left = next_try_seconds(case.history, node.thread, node.stack) or 0.0
-    does, again, ceiling = "backs off and retries", f"; it tries again in {duration(left)}" * (left >= NOW_SECONDS), 1.0
-    if wakes > POLLS_PER_SECOND:
-        does, again = "polls", f", {wakes:,.0f} times a second; another thread or process may produce what it waits for"
-        ceiling = MEDIUM
-    facts = Facts(does=does, again=again, share=told)
-    return slow(case, BACKS_OFF, rank, lost, frame=rests.top_line(), confidence=min(ceiling, certainty(lost)), **facts)
+    left, polls = next_try_seconds(case.history, node.thread, node.stack) or 0.0, wakes > POLLS_PER_SECOND
+    facts = Facts(does="polls" if polls else "backs off and retries", wakes=wakes if polls else None, seen=seen)
+    facts |= Facts(left=left if left >= NOW_SECONDS and not polls else None, frame=rests.top_line(), share=share)
+    facts |= Facts(trying=lost - share if lost > share else None)
+    sure = min(Level.MEDIUM if polls else Level.CERTAIN, certainty(lost))
+    return slow(case, BACKS_OFF, rank, lost, confidence=sure, **facts)
 
 
 def _workers_back_off(case: Case) -> Finding | None:
@@ -753,8 +610,7 @@ def _workers_back_off(case: Case) -> Finding | None:
     share = samples / max(1, sum(seen.samples for _, _, seen in at_work))
     if share < MOSTLY or not any(wakes(case, pid, tid) for pid, tid, _ in at_work):
         return None
-    doing = f"backing off and retrying {share:.0%} of the time"
-    return found.finding(case, WORKERS_BACK_OFF, doing, share=share, line=found.line(case))
+    return found.finding(case, WORKERS_BACK_OFF, share=share)
 
 
 def _restarting(case: Case) -> Finding | None:
@@ -767,8 +623,8 @@ def _restarting(case: Case) -> Finding | None:
     count = f"{found.processes} processes" if often else "a second process"
     culprits = tuple(Culprit(pid=m.pid, rank=m.rank) for m in case.job.ranks[:2])
     facts = Facts(found=found, how=f"the launcher {how}: {count}")
-    told = RESTARTS.finding(case, culprits, CERTAIN if often else LOW, **facts)
-    return msgspec.structs.replace(told, lost_share=1.0)
+    sure = Level.CERTAIN if often else Level.LOW
+    return slow(case, RESTARTS, case.job.ranks[0], 1.0, culprits=culprits, confidence=sure, **facts)
 
 
 Place = tuple[tuple[str, str], tuple[tuple[str, str, int], ...]]  # a function, and the lines that led to its call
@@ -812,8 +668,4 @@ def _places(stack: Stack) -> list[Place]:
     return [((frame.file, frame.function), tuple(led[index + 1 :])) for index, frame in enumerate(own)]
 
 
-RULES = (
-    Rule(SKIPPING_STEPS, skipping_steps),
-    Rule(REGRESSED, regressed),
-    Rule(RETRYING, retrying),
-)
+RULES = (Rule(SKIPPING_STEPS, skipping_steps), Rule(REGRESSED, regressed), Rule(RETRYING, retrying))

@@ -4,52 +4,40 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.moving.periods import LONG_SECONDS, recurrent
+from perfwatch.triage.history import open_file
 from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE
-from perfwatch.triage.present import open_file
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Line, Rule
 from perfwatch.triage.shares import budget
 from perfwatch.triage.shares.budget import WRITING, Bin, is_in
-from perfwatch.triage.shares.kernel_waits import at_file_lock
 from perfwatch.triage.shares.profile import Profile
-from perfwatch.triage.shares.thresholds import CERTAIN, HIGH, LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
+from perfwatch.triage.shares.thresholds import LATELY_SECONDS, LOST_SHARE, MOSTLY, TWICE
 from perfwatch.triage.slowness import (
-    Facts,
-    Line,
+    LONG_SECONDS,
+    Part,
     Phase,
-    Saw,
     certainty,
     phases,
+    recurrent,
     repeated,
-    samples,
     slow,
     working,
-    worst,
 )
-from perfwatch.triage.words.code import TRAINS, calling_line, names, retries
-from perfwatch.verdict import Outcome
+from perfwatch.triage.words.code import calling_line, names, retries
+from perfwatch.verdict import Level, Outcome
 from perfwatch_probes.readings import Host, Stack, Thread
 
 SLOW_CHECKPOINT = Cause("slow_checkpoint", "slow", "storage", (Stack,))
 CHECKPOINTING = Cause("checkpointing", "busy", "user_code", (Thread, Stack))
 SLOW_OUTPUT = Cause("slow_output", "slow", "user_code", (Stack, Thread))
 
-SAVED = Line(
-    SLOW_CHECKPOINT,
-    "checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:time}, at {at}",
-    (
-        Saw(
-            "stack",
-            "saves again and again",
-            "in {lost:.0%} of {kept.seen.samples} samples, {kept.times} times with other work between",
-            "below 5 %",
-        ),
-    ),
-    (("regressed", "the time goes into saves, not into the steps"),),
-    ("save less often, or asynchronously",),
-)
+SAVED = SLOW_CHECKPOINT.line("""
+    checkpoints take {lost:.0%} of the time: at least {kept.times} saves in {kept.seen.seconds:time}, at {at}
+    - saw stack: saves again and again | in {lost:.0%} of {kept.seen.samples} samples, {kept.times} times with other work between |
+      below 5 %
+    - not regressed: the time goes into saves, not into the steps
+    - next: save less often, or asynchronously
+""")
 COPIED = Line(
     replace(SLOW_CHECKPOINT, owner="user_code"),
     "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:time}, at {at}",
@@ -77,7 +65,7 @@ def slow_checkpoint(case: Case) -> Outcome:
         return None
     rank, line, one, saves = max(found, key=lambda each: each[3].lost)
     named_only = line is SAVED and saves.seen.share_where(partial(budget.saves, case)) < LOST_SHARE
-    frame, sure = saves.seen.top_line(is_in(case, one)), HIGH if named_only else certainty(saves.lost)
+    frame, sure = saves.seen.top_line(is_in(case, one)), Level.HIGH if named_only else certainty(saves.lost)
     return slow(case, line, rank, saves.lost, frame=frame, confidence=sure, kept=saves)
 
 
@@ -101,14 +89,11 @@ def _recurring(case: Case, rank: Member, part: Bin) -> Saves | None:
 # That its thread writes meanwhile: a log beside it grows in a run that hangs, too. Of its files, where its own thread writes nothing:
 # lines of a log, ours among them, are no checkpoint.
 NAMED_BYTES, GROWN_BYTES = 2**18, 2**16
-WRITES_OUT = Line(
-    CHECKPOINTING,
-    "a checkpoint is being written",
-    (
-        samples("{does}", "training code", "share"),
-        Saw("io", "something is written", "{moved}", "nothing would mean a hang"),
-    ),
-)
+WRITES_OUT = CHECKPOINTING.line("""
+    a checkpoint is being written
+    - saw stack: {does} | {share:.0%} of {seen.samples} samples | training code
+    - saw io: something is written | {moved} | nothing would mean a hang
+""")
 
 
 def checkpointing(case: Case) -> Outcome:
@@ -116,10 +101,10 @@ def checkpointing(case: Case) -> Outcome:
     for phase in phases(case):
         share = phase.profile.share_where(partial(_in_save_loop, case))
         wait = case.chains[phase.rank.pid].end.node.wait if phase.rank.pid in case.chains else None
-        syncing, confidence = wait is not None and wait.kind == "sync", CERTAIN
+        syncing, confidence = wait is not None and wait.kind == "sync", Level.CERTAIN
         if share < MOSTLY and not (syncing and phase.grown_bytes(case) >= NAMED_BYTES):
-            share, confidence = phase.profile.share_where(budget.is_named_so), HIGH
-            if share < MOSTLY or phase.written_bytes(case) < NAMED_BYTES:
+            share, confidence = phase.profile.share_where(budget.is_named_so), Level.HIGH
+            if share < MOSTLY or phase.grown(case, lambda thread: thread.written_chars) < NAMED_BYTES:
                 continue
         moved = _progress_seen(case, phase, syncing)
         if not moved or len(phase.profile.runs(partial(retries, case.history))) >= TWICE:
@@ -138,12 +123,12 @@ def _in_save_loop(case: Case, stack: Stack) -> bool:
         return True
     line = calling_line(case.history, stack)
     called = names(line.loop_calls) if line is not None else frozenset()
-    return bool(called & FLUSHES) and not called & TRAINS and budget.writes_much(case, stack) is True
+    return bool(called & FLUSHES) and budget.writes_much(case, stack) is True
 
 
 def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
     """What moved, in words; empty when nothing did."""
-    calls, grown = phase.write_calls(case), phase.grown_bytes(case)
+    calls, grown = phase.grown(case, lambda thread: thread.write_calls), phase.grown_bytes(case)
     if calls or grown >= GROWN_BYTES:
         return f"{calls} write calls, {grown / 2**20:.1f} MiB"
     if phase.runs > SIGN_OF_LIFE:
@@ -164,53 +149,40 @@ WRITTEN = {
     Bin.ROWS: ("rows of a database", "put the rows of many steps into one transaction (executemany)"),
 }
 STANDS_SECONDS, LONGER_WRITE = 2.0, 3.0  # times the longest write before
-WRITES = Line(
-    SLOW_OUTPUT,
-    "the training thread writes {what} {lost:.0%} of the time at {at}",
-    (
-        samples("prints or logs", "below 2 %", "writing", optional=True),
-        Saw("syscall", "blocked in a write that has to wait", "{blocked:.0%} of samples", "0 %", share="blocked"),
-    ),
-    (("blocked_pipe", "the writes go through, slowly"),),
-    ("write every hundredth step", "{advice}"),
-)
+WRITES = SLOW_OUTPUT.line("""
+    the training thread writes {what} {lost:.0%} of the time at {at}
+    - saw stack if writing: prints or logs | {writing:.0%} of {seen.samples} samples | below 2 %
+    - saw syscall if blocked: blocked in a write that has to wait | {blocked:.0%} of samples | 0 %
+    - not blocked_pipe: the writes go through, slowly
+    - next: write every hundredth step
+    - next: {advice}
+""")
 
 
-def slow_output(case: Case) -> Outcome:
-    """Fires when a working rank spends its time in output, and writes."""
-    found = worst(case, lambda rank, seen: max(_writing(case, rank, seen), held_back(case, rank)) * _writes(case, rank))
-    if found is None:
-        return None
-    rank, seen, lost = found
-    if (locked := at_file_lock(case, rank)) is not None and locked.waits.share >= MOSTLY * lost:
-        return None  # there it waits for who has the file locked, and writes little
-    spent = budget.budget(case, rank)
+def _output(case: Case, rank: Member, spent: budget.Budget) -> float:
+    """Share of the time of a thread that makes calls, as far as the kernel counts them: by its samples, or by its blocked writes."""
+    return max(_writing(case, rank, spent), held_back(case, rank)) if case.motion(rank).io_calls != 0 else 0.0
+
+
+def _written(case: Case, rank: Member, spent: budget.Budget, lost: float) -> Facts:
     most = max(WRITING, key=spent.share)
-    what, advice = WRITTEN[most] if spent.share(most) >= MOSTLY * lost else WRITTEN[Bin.OUTPUT]
-    frame = spent.of(*WRITING).top_line() or seen.top_line()
-    facts = Facts(what=what, advice=advice, writing=_writing(case, rank, seen), blocked=held_back(case, rank))
-    return slow(case, WRITES, rank, lost, frame=frame, seen=seen, **facts)
+    what, advice = WRITTEN[most if spent.share(most) >= MOSTLY * lost else Bin.OUTPUT]
+    return Facts(what=what, advice=advice, writing=_writing(case, rank, spent), blocked=held_back(case, rank))
 
 
-def _writes(case: Case, rank: Member) -> bool:
-    """True if its training thread makes any call that reads or writes, as far as the kernel counts them."""
-    return motion(case.history, rank.pid, case.progress[rank.pid].thread).io_calls != 0
-
-
-def _writing(case: Case, rank: Member, seen: Profile) -> float:
+def _writing(case: Case, rank: Member, spent: budget.Budget) -> float:
     """Share of the samples that write; a loop comes back to it, and what is written once at its end takes none of its time.
 
     Nor does one write that is not over yet and takes far longer than those before: it may never be.
     """
-    prints = is_in(case, *WRITING)
-    *before, last = seen.runs(prints) or [(0.0, 0.0)]
+    *before, last = spent.seen.runs(is_in(case, *WRITING)) or [(0.0, 0.0)]
     usual = max((end - begin for begin, end in before), default=0.0)
-    rests = motion(case.history, rank.pid, case.progress[rank.pid].thread).ran_ago_seconds or 0.0
-    takes = max(last[1] - last[0], rests)
-    lasts = last[1] >= seen.sights[-1].at and takes > max(STANDS_SECONDS, LONGER_WRITE * usual)
-    return seen.share_where(prints) if before and not lasts else 0.0
+    takes = max(last[1] - last[0], case.motion(rank).ran_ago_seconds or 0.0)
+    lasts = last[1] >= spent.seen.sights[-1].at and takes > max(STANDS_SECONDS, LONGER_WRITE * usual)
+    return spent.share(*WRITING) if before and not lasts else 0.0
 
 
+slow_output = Part(WRITES, WRITING, lost=_output, facts=_written).judge
 STANDARD_OUTPUTS = (1, 2)
 
 
@@ -219,7 +191,7 @@ def held_back(case: Case, rank: Member) -> float:
 
     What ``multiprocessing`` sends to a worker is work, and no output.
     """
-    looks = case.history.series(Thread, rank.pid, case.progress[rank.pid].thread, seconds=LATELY_SECONDS)
+    looks = case.looks(rank, LATELY_SECONDS)
     sends = case.profile(rank, LATELY_SECONDS).seen("mp_send")
     return sum(_waits_to_write(case, one.reading, sends) for one in looks) / len(looks) if looks else 0.0
 

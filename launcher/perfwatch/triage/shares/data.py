@@ -9,27 +9,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from perfwatch.triage.cards.gpu import regimes, saturated
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.history import once
 from perfwatch.triage.moving.memory import since_training
-from perfwatch.triage.moving.motion import motion, moves, python_threads, tags_seen, was_at
+from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.budget import WORK, Bin, awaits_data, worker_bin, worker_budget
-from perfwatch.triage.shares.kernel_waits import kernel_waits
+from perfwatch.triage.rule import Facts, Line, Saw
+from perfwatch.triage.shares.budget import WORK, Bin, awaits_data, kernel_waits, worker_bin, worker_budget
 from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
-    CERTAIN,
     ENOUGH_SAMPLES,
-    HIGH,
     LARGE,
     LASTS,
     LATELY_SECONDS,
     LOST_SHARE,
-    MEDIUM,
     MOSTLY,
     MUCH,
     NEARLY_ALL,
@@ -38,11 +34,11 @@ from perfwatch.triage.shares.thresholds import (
     TWICE,
 )
 from perfwatch.triage.shares.training import FEW_STEPS, gathers, made_steps, steps_an_optimizer
-from perfwatch.triage.slowness import Line, Saw, asleep_share
+from perfwatch.triage.slowness import slow
 from perfwatch.triage.waits.libraries import serving
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, inside, show, tags, user_frame, user_frames
-from perfwatch.verdict import Culprit, Finding
+from perfwatch.verdict import Culprit, Finding, Level
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Stack
 
@@ -64,7 +60,7 @@ def producers(case: Case, rank: Member) -> Makers:
         return _at_work(case, ((pid, pid) for pid in serving(case.job)))
     of_python = [m for m in case.job.children(rank.pid) if m.alive and m.process.python]
     children = tuple((m.pid, m.pid) for m in of_python if m.role in ("pool_worker", "child"))
-    tids = (tid for tid in python_threads(case.history, rank.pid) if tid != case.progress[rank.pid].thread)
+    tids = case.beside(rank)
     own = [tid for tid in tids if not any_tag(tags_seen(case.history, rank.pid, tid, LATELY_SECONDS), *SERVICES)]
     beside = tuple((rank.pid, tid) for tid in own)
     beside = _at_work(case, beside) or beside  # a writer of logs waits for items, too
@@ -137,47 +133,43 @@ class Starving:
         self,
         case: Case,
         line: Line,
-        doing: str = "",
         of_them: int | None = None,
         /,
         *,
-        ceiling: float = CERTAIN,
+        ceiling: float = Level.CERTAIN,
         **facts: Any,
     ) -> Finding:
-        """A slow finding. ``doing`` completes: the training thread waits for data so much of the time while 4 workers are ...
+        """A slow finding. ``{waits}`` begins its sentence: the training thread waits for data so much of the time while 4 workers are
 
         of_them: how many do so, where it is not all.
         """
-        alone, at = (self.workers if of_them is None else of_them) == 1, self.line(case)
+        alone = (self.workers if of_them is None else of_them) == 1
         who = self.kind if of_them in (None, self.workers) else f"{of_them} of {self.kind}"
-        told = f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'} {doing}"
+        told = (
+            f"the training thread waits for data {self.waiting:.0%} of the time while {who} {'is' if alone else 'are'}"
+        )
         if self.asked is not None:
-            told = f"the training thread asks for its data itself {self.waiting:.0%} of the time, and is {doing}"
+            told = f"the training thread asks for its data itself {self.waiting:.0%} of the time, and is"
         rank = self.rank
         card = next((c for c in regimes(case.history, rank.pid, LATELY_SECONDS)[:1] if c.waiting >= MUCH), None)
-        found = replace(line, saw=(WAITS, *line.saw, CARD_WAITS)).finding(
-            case,
-            tuple(
-                Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid if pid != rank.pid else None, tid=tid, frame=frame)
-                for pid, tid, frame in ((pid, tid, show(seen.top_line())) for pid, tid, seen in self.profiles(case))
-            ),
-            min(ceiling, self._ceiling(case), self._confidence(card is not None)),
-            found=self,
-            card=card,
-            name=name_of(case.history, card.uuid) if card is not None else "",
-            shown=card.shown() if card is not None else "",
-            kind=self.kind,
-            waits=told + (f", mostly at {at}" if at else ""),
-            **{"pid": rank.pid, **facts},
+        known = Facts(found=self, card=card, kind=self.kind, waits=told, line=self.line(case), pid=rank.pid)
+        if card is not None:
+            known |= Facts(name=name_of(case.history, card.uuid), shown=card.shown())
+        blamed = partial(Culprit, pid=rank.pid, rank=rank.rank)
+        culprits = tuple(
+            blamed(worker_pid=pid if pid != rank.pid else None, tid=tid, frame=show(seen.top_line()))
+            for pid, tid, seen in self.profiles(case)
         )
-        lost = round(self.waiting, 3)
-        return msgspec.structs.replace(found, lost_share=lost, decides_in_seconds=self._decides_in(case))
+        sure = min(ceiling, self._ceiling(case), self._confidence(card is not None))
+        line = replace(line, saw=(WAITS, *line.saw, CARD_WAITS))
+        known |= Facts(culprits=culprits, confidence=sure, decides_in_seconds=self._decides_in(case))
+        return slow(case, line, rank, self.waiting, **{**known, **facts})
 
     def _decides_in(self, case: Case) -> float:
         """Seconds until what a training thread asks for, without a step that was seen, is more than a pause between two."""
         if self.asked is None or self._makes_steps(case):
             return 0.0
-        return round(max(0.0, LASTS * temporal(case) - since_training(case, self.rank)), 1)
+        return max(0.0, LASTS * temporal(case) - since_training(case, self.rank))
 
     def _makes_steps(self, case: Case) -> bool:
         steps = case.progress[self.rank.pid].steps
@@ -186,8 +178,8 @@ class Starving:
     def _confidence(self, card_waits: bool) -> float:
         """From the share of time lost; a card that has nothing to do meanwhile is a second source."""
         if self.waiting >= (WAITING_SHARE if card_waits else LARGE):
-            return CERTAIN
-        return HIGH if self.waiting >= LOST_SHARE else MEDIUM
+            return Level.CERTAIN
+        return Level.HIGH if self.waiting >= LOST_SHARE else Level.MEDIUM
 
     def _ceiling(self, case: Case) -> float:
         """While another rank was hardly looked at, or waits elsewhere, it may be waiting for this one, which is then a straggler.
@@ -195,9 +187,9 @@ class Starving:
         What a training thread asks for where no step was seen may be asked for once.
         """
         if self.asked is not None and not self._makes_steps(case):
-            return MEDIUM
+            return Level.MEDIUM
         others = [case.profile(rank, LATELY_SECONDS) for rank in case.ranks if rank.pid != self.rank.pid]
-        return MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
+        return Level.MEDIUM if any(one.samples < ENOUGH_SAMPLES or _waits_for_ranks(one) for one in others) else 1.0
 
 
 def _waits_for_ranks(seen: Profile) -> bool:
@@ -205,27 +197,22 @@ def _waits_for_ranks(seen: Profile) -> bool:
     return seen.share("collective", "backward") >= NEARLY_ALL and seen.share_where(awaits_data) < WAITING_SHARE
 
 
+@once
 def starving(case: Case) -> Starving | None:
     """The rank that waits for data most, if it waits more than a healthy one does."""
-    return case.history.once(("starving",), lambda: _starving(case) or _asks_itself(case))  # half a dozen rules ask
+    return _starving(case) or _asks_itself(case)
 
 
 def _asks_itself(case: Case) -> Starving | None:
     """A rank whose training thread asks for its data over a connection, and waits for each answer, in code of the program's own."""
-    found = [
-        Starving(
-            rank,
-            waits.share,
-            case.profile(rank, LATELY_SECONDS),
-            ((rank.pid, case.progress[rank.pid].thread),),
-            waits.seen,
-        )
-        for rank in case.ranks
-        if (waits := kernel_waits(case, rank, partial(at_a_connection, case))) is not None
-        and waits.share >= WAITING_SHARE
-        and _is_answered(case, rank)
-        and _trains_around(case, rank, waits.seen)
-    ]
+    found = []
+    for rank in case.ranks:
+        waits = kernel_waits(case, rank, partial(at_a_connection, case))
+        if waits is None or waits.share < WAITING_SHARE:
+            continue
+        if case.goes_on(rank) and _trains_around(case, rank, waits.seen):
+            own = ((rank.pid, case.progress[rank.pid].thread),)
+            found.append(Starving(rank, waits.share, case.profile(rank, LATELY_SECONDS), own, waits.seen))
     return max(found, key=lambda one: one.waiting, default=None)
 
 
@@ -248,17 +235,11 @@ def _comes_from_others(case: Case, file: Descriptor) -> bool:
     return file.socket.state == "ESTABLISHED" and known and not {"rank", "launcher"}.intersection(peers)
 
 
-def _is_answered(case: Case, rank: Member) -> bool:
-    """True if the training thread goes on again and again."""
-    now = case.progress[rank.pid]
-    return now.kind == "moving" or moves(case.history, rank.pid, now.thread).recurrent
-
-
 def _trains_around(case: Case, rank: Member, seen: Profile) -> bool:
     """True if steps are made of the answers: they are counted, or seen, with waits between, or a loop around these makes them."""
     steps, whole = case.progress[rank.pid].steps, case.profile(rank, LATELY_SECONDS)
     if steps is not None and steps.ago_seconds is not None:
-        return not steps.is_overdue(LATE_SECONDS, LATE_STEPS)
+        return not steps.paused(seen.seconds) and not steps.is_overdue(LATE_SECONDS, LATE_STEPS)
     waits = {id(one.reading) for one in seen.sights}
     if whole.seen(*STEP_TAGS) and whole.turns(lambda stack: id(stack) in waits) >= TWICE:
         return True
@@ -269,7 +250,7 @@ def _trains_around(case: Case, rank: Member, seen: Profile) -> bool:
 def _starving(case: Case) -> Starving | None:
     worst: Starving | None = None
     for rank in case.ranks:
-        seen, share = case.profile(rank, LATELY_SECONDS), asleep_share(case, rank)
+        seen, share = case.profile(rank, LATELY_SECONDS), case.motion(rank, LATELY_SECONDS).asleep_share
         if seen.samples < ENOUGH_SAMPLES or _stands(case, rank, seen):
             continue
         # In ``Queue.get`` the thread waits at most for as long as it does not run, and unpickles otherwise.
@@ -311,7 +292,7 @@ def for_training(case: Case, rank: Member, seen: Profile) -> bool | None:
     if steps is not None and steps.ago_seconds is not None:
         return False
     around = [(frame, line) for frame, line in _around(case, seen) if line is not None]
-    steps_seen = was_at(case.history, rank.pid, case.progress[rank.pid].thread, *STEP_TAGS)
+    steps_seen = case.was_at(rank, *STEP_TAGS)
     trains = steps_seen or any(names(line.loop_calls) & STEP_CALLS for _, line in around)
     loop = next((one for one in around if one[1].loops and not one[1].hands_out), None)
     if not trains or loop is None or names(loop[1].loop_calls) & STEP_CALLS:
@@ -352,7 +333,7 @@ def _stands(case: Case, rank: Member, seen: Profile) -> bool:
         return True
     if now.kind != "still" or passes:
         return False
-    if moves(case.history, rank.pid, now.thread).recurrent:
+    if case.moves(rank).recurrent:
         return False  # rounds of a quarter of a minute: it sleeps between two of them, and was woken each time
     return motion(case.history, rank.pid, now.thread).frozen is not False
 
@@ -369,16 +350,12 @@ class Turns:
 
 def turns(case: Case, found: Starving) -> Turns | None:
     """The lock that the workers of a rank were seen to take in turn; None where there is none."""
-    return at_lock(case, found) or case.history.once(("turns at a file",), lambda: _at_file(case, found))
+    return at_lock(case, found) or _at_file(case, found)
 
 
 def at_lock(case: Case, found: Starving) -> Turns | None:
     """A lock between processes, at one line of the program's."""
-    return case.history.once(("turns at a lock",), lambda: _at_lock(case, found.profiles(case)))
-
-
-def _at_lock(case: Case, at_work: list[tuple[int, int, Profile]]) -> Turns | None:
-    seen = {pid: busy for pid, tid, busy in at_work if pid == tid}
+    seen = {pid: busy for pid, tid, busy in found.profiles(case) if pid == tid}
     at_lock = {pid: busy.where(lambda stack: worker_bin(case, stack) is Bin.LOCK) for pid, busy in seen.items()}
     waits = {pid: one.samples for pid, one in at_lock.items()}
     both = tuple(sorted(pid for pid, busy in seen.items() if 0 < waits[pid] < busy.samples))
@@ -431,12 +408,9 @@ class Discarded:
     sure: float  # that none is made any more
 
 
+@once
 def discarded(case: Case, rank: Member) -> Discarded | None:
     """What a rank has taken from its loader since its last step, if so much of it led to no step that none is made any more."""
-    return case.history.once(("thrown away", rank.pid), lambda: _discarded(case, rank))
-
-
-def _discarded(case: Case, rank: Member) -> Discarded | None:
     steps, ever = case.steps(rank), case.profile(rank)
     ago = steps.ago_seconds if steps is not None and steps.count >= FEW_STEPS else None
     since = ever.after_last(_in_a_pass)
@@ -455,9 +429,9 @@ def _discarded(case: Case, rank: Member) -> Discarded | None:
     within = any(any_tag(tags(one.reading), *UPDATES) and inside(loop, one.reading) for one in before.sights)
     if within if made is None else made:
         long = batches >= ENOUGH_SAMPLES if ago is not None else seconds >= temporal(case) and due >= DUE_AFTER_STEPS
-        sure = 0.0 if not long else HIGH if ago is None else CERTAIN
+        sure = 0.0 if not long else Level.HIGH if ago is None else Level.CERTAIN
     else:
-        sure = MEDIUM if due >= DUE_SAMPLES and steps_an_optimizer(line_of(case.history, loop)) else 0.0
+        sure = Level.MEDIUM if due >= DUE_SAMPLES and steps_an_optimizer(line_of(case.history, loop)) else 0.0
     at = since.commonest(partial(_has_a_batch, loop)) or loop
     return Discarded(batches, seconds, at, since, sure) if sure else None
 

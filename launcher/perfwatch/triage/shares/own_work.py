@@ -10,15 +10,16 @@ from perfwatch.triage.roles.job import Job
 from perfwatch.triage.words.code import calling_line, line_of, names
 from perfwatch.triage.words.frames import (
     COMPREHENSIONS,
+    MPI_COLLECTIVES,
+    MPI_COMMON,
+    MPI_POINT_TO_POINT,
     is_user,
     of_tensors,
     short_name,
     tags,
-    tags_of,
     user_frame,
     user_frames,
 )
-from perfwatch.triage.words.vocabulary import MPI_COLLECTIVES, MPI_COMMON, MPI_POINT_TO_POINT
 from perfwatch_probes import readings as r
 
 PROGRAM_WAITS = frozenset({"child_wait", "selector"})
@@ -86,16 +87,6 @@ def in_comprehension(history: History, frame: r.Frame) -> bool:
     """True if a frame of the program's own is a comprehension, or at a line that has one within."""
     line = line_of(history, frame)
     return short_name(frame.function) in COMPREHENSIONS or (line is not None and bool(_INLINED.search(line.text)))
-
-
-def fetches_itself(stack: r.Stack) -> bool:
-    """True if the program's own data set or collate function is at work below the loader's fetch, not the library's collate."""
-    for frame in stack.frames:
-        if is_user(frame):
-            return fetches(stack)
-        if tags_of(frame.function, frame.file) & LOADER:
-            return False
-    return False
 
 
 def fetches(stack: r.Stack) -> bool:

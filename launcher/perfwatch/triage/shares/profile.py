@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfwatch.triage.history import History, Seen
+from perfwatch.triage.history import History, Seen, once
 from perfwatch.triage.shares import thresholds
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, show, tags, tags_of, user_frame, user_frames
 from perfwatch_probes import readings as r
@@ -147,9 +147,13 @@ class Profile:
         return next((frame for frame in lines if (frame.function, frame.file) == busiest), None)
 
 
+@once
 def profile(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
     """The samples of one thread over the last ``seconds`` (default: all that there are)."""
-    return history.once(("profile", pid, tid, seconds), lambda: _profile(history, pid, tid, seconds))
+    sights = tuple(seen for seen in history.series(r.Stack, pid, tid, seconds=seconds) if seen.reading.frames)
+    if not sights:
+        return Profile((), 0.0)
+    return Profile(sights, sights[-1].at - (sights[0].at - sights[0].reading.span_seconds))
 
 
 def lasting(history: History, pid: int, tid: int, seconds: float | None = None) -> Profile:
@@ -158,10 +162,3 @@ def lasting(history: History, pid: int, tid: int, seconds: float | None = None) 
     if seconds is None or newest is None or not seconds < history.at - newest < HOLD_SECONDS:
         return profile(history, pid, tid, seconds)
     return profile(history, pid, tid, history.at - newest + seconds)
-
-
-def _profile(history: History, pid: int, tid: int, seconds: float | None) -> Profile:
-    sights = tuple(seen for seen in history.series(r.Stack, pid, tid, seconds=seconds) if seen.reading.frames)
-    if not sights:
-        return Profile((), 0.0)
-    return Profile(sights, sights[-1].at - (sights[0].at - sights[0].reading.span_seconds))

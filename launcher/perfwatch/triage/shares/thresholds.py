@@ -1,4 +1,4 @@
-"""Windows, sample floors, shares and confidence levels that the modules of a time budget share."""
+"""Windows, sample floors and shares that the modules of a time budget share."""
 
 # How far back samples count: what a thread does now, what it has done lately, how the run went.
 NOW_SECONDS, LATELY_SECONDS, MINUTE_SECONDS, RUN_SECONDS = 5.0, 20.0, 60.0, 600.0
@@ -13,8 +13,7 @@ TWICE, FEW_TIMES, SEVERAL_TIMES, MANY_TIMES = 2, 3, 5, 6
 # all but what torn samples hide.
 NOTABLE, MUCH, OFTEN, LARGE, MOSTLY, MOST, NEARLY_ALL = 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9
 
-# Confidence: a suspicion, below what makes a verdict; likely, but something else looks the same; sure; seen from two sides.
-LOW, MEDIUM, HIGH, CERTAIN = 0.5, 0.65, 0.8, 0.95
+BEYOND = 3.0  # times the longest that was seen before: what lasts longer is something else
 
 # Of the patience: until then a lock whose owner works may be handed over, again and again, and a rank may come to a collective.
 # No pause as long as the longest that the run has recovered from lasts so long: the patience is three times that.

@@ -7,12 +7,15 @@ from functools import partial
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.history import History, Seen, median
+from perfwatch.triage.history import History, Seen, median, once
+from perfwatch.triage.moving.loops import loop_of, releases_gil
+from perfwatch.triage.moving.memory import quiet
+from perfwatch.triage.moving.motion import stacks_of, whole
 from perfwatch.triage.moving.progress import StepClock, stepped
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.budget import Bin, in_block_without, spent
+from perfwatch.triage.shares.budget import GRADIENTS_OFF, Bin, compiles, in_block_without, spent
 from perfwatch.triage.shares.own_work import lines_around
-from perfwatch.triage.shares.profile import Profile
+from perfwatch.triage.shares.profile import TRAINING_TAGS, Profile
 from perfwatch.triage.shares.thresholds import (
     ENOUGH_SAMPLES,
     FEW_TIMES,
@@ -20,9 +23,11 @@ from perfwatch.triage.shares.thresholds import (
     MANY_SAMPLES,
     MOSTLY,
     NEARLY_ALL,
+    NOW_SECONDS,
     SEVERAL_TIMES,
     TWICE,
 )
+from perfwatch.triage.waits.devices import BEGUN_SECONDS, engine_threads
 from perfwatch.triage.words.code import TRAINS, asks_for_an_update, line_of, names
 from perfwatch.triage.words.frames import (
     any_tag,
@@ -38,6 +43,7 @@ from perfwatch.triage.words.frames import (
     user_frame,
     user_frames,
 )
+from perfwatch_probes import readings as r
 from perfwatch_probes.readings import FLAG, GATHERED, PERTURBED, Frame, SourceLine, Stack
 
 FEW_STEPS = FEW_TIMES  # before so many, or where none was timed, the length of a step is unknown
@@ -159,12 +165,9 @@ def place(tag: str, stack: Stack) -> Place | None:
     )
 
 
+@once
 def of_steps(case: Case, rank: Member, tag: str = "backward") -> frozenset[Place]:
     """Where passes were sampled while steps were made, by their count or, without one, by the updates that were sampled."""
-    return case.history.once(("passes of steps", rank.pid, tag), lambda: _of_steps(case, rank, tag))
-
-
-def _of_steps(case: Case, rank: Member, tag: str) -> frozenset[Place]:
     sights: Iterable[Seen[Stack]] = case.profile(rank).sights
     if case.steps(rank) is not None:
         made = stepped(case.history, rank.pid)
@@ -195,7 +198,8 @@ def between(seen: Profile, holds: Callable[[Stack], bool]) -> list[Profile]:
     return [Profile(seen.sights[a + 1 : b], 0.0) for a, b in pairwise(cuts)]
 
 
-EVALUATES = frozenset({"no_grad", "inference_mode", "set_grad_enabled", "eval"})
+SWITCHES = frozenset({"set_grad_enabled", "eval"})  # from there on
+EVALUATES = SWITCHES | GRADIENTS_OFF
 BEGINNING = ("compile", "import")  # the first pass of a training
 
 
@@ -247,10 +251,14 @@ def _evaluates(history: History, line: SourceLine, callers: tuple[Frame, ...]) -
 
     One function may serve both phases.
     """
-    blocks = [block for frame in callers if (at := line_of(history, frame)) is not None for block in at.within]
-    called = names((*line.loop_calls, *(block.partition("(")[0] for block in (*line.within, *blocks))))
+    outer = [block for frame in callers if (at := line_of(history, frame)) is not None for block in at.within]
+    blocks = (*line.within, *outer)
     decorated = any("no_grad" in tags_of(frame.function, frame.file) for frame in callers)
-    return FLAG in line.passes_if or bool(called & EVALUATES) or decorated
+    around = names(block.partition("(")[0] for block in blocks)
+    # A block of its own in the loop is not around the pass; one by a name may be.
+    beside = EVALUATES if blocks else SWITCHES
+    off = bool(around & EVALUATES) or bool(names(line.loop_calls) & beside)
+    return FLAG in line.passes_if or off or decorated
 
 
 def searches(history: History, seen: Profile) -> bool:
@@ -332,32 +340,9 @@ def makes_batches(case: Case, rank: Member, seen: Profile) -> float:
     return spent(case, seen).share(Bin.LOADING) if gathers(case, rank) is None else 0.0
 
 
+@once
 def gathers(case: Case, rank: Member) -> Frame | None:
     """The line of a loop that goes through data for nothing but statistics; None where it may train, or its text is unknown."""
-    return case.history.once(("gathers", rank.pid), lambda: _gathering_loop(case, rank))
-
-
-GATHERING_SECONDS = 5.0  # of backward passes alone, before they are more than a part of a step
-
-
-def gathers_gradients(case: Case, rank: Member) -> Frame | None:
-    """The line of a loop that makes backward passes and only adds up the gradients, where it was not left; None without one."""
-    seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
-    counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
-    if seen.samples < ENOUGH_SAMPLES or seen.seconds < GATHERING_SECONDS or counted or seen.count(updates):
-        return None
-
-    def gathered_at(stack: Stack) -> Frame | None:
-        frames = user_frames(stack) if in_backward(stack) else ()
-        looped = next((one for one in frames if (line := line_of(case.history, one)) is not None and line.loops), None)
-        line = line_of(case.history, looped)
-        return looped if line is not None and line.parameters == GATHERED else None
-
-    loop, untorn = seen.commonest(gathered_at), seen.where(lambda stack: is_user(stack.frames[-1]))
-    return loop if loop is not None and untorn.share_where(partial(inside, loop)) == 1.0 else None
-
-
-def _gathering_loop(case: Case, rank: Member) -> Frame | None:
     seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
     counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
     trains = seen.seen("forward", "backward", "optimizer", "scaler", "collective")
@@ -369,6 +354,23 @@ def _gathering_loop(case: Case, rank: Member) -> Frame | None:
         return None
     looks = line.loops[:1] == ("for",) and not line.calls_unnamed and names(line.loop_calls) <= LOOKS_AT
     return loop if looks else None
+
+
+def gathers_gradients(case: Case, rank: Member) -> Frame | None:
+    """The line of a loop that makes backward passes and only adds up the gradients, where it was not left; None without one."""
+    seen, steps = case.profile(rank, LATELY_SECONDS), case.progress[rank.pid].steps
+    counted = steps is not None and steps.ago_seconds is not None and steps.ago_seconds < seen.seconds
+    if seen.samples < ENOUGH_SAMPLES or seen.seconds < NOW_SECONDS or counted or seen.count(updates):
+        return None
+
+    def gathered_at(stack: Stack) -> Frame | None:
+        frames = user_frames(stack) if in_backward(stack) else ()
+        looped = next((one for one in frames if (line := line_of(case.history, one)) is not None and line.loops), None)
+        line = line_of(case.history, looped)
+        return looped if line is not None and line.parameters == GATHERED else None
+
+    loop, untorn = seen.commonest(gathered_at), seen.where(lambda stack: is_user(stack.frames[-1]))
+    return loop if loop is not None and untorn.share_where(partial(inside, loop)) == 1.0 else None
 
 
 def _taken_at(history: History, stack: Stack) -> Frame | None:
@@ -434,3 +436,161 @@ def in_rollout(history: History, seen: Profile) -> Callable[[Stack], bool]:
 
 def _asks(line: SourceLine | None) -> bool:
     return line is not None and (bool(_ANSWERED.search(line.text)) or any(map(_OWNED.search, line.calls)))
+
+
+# Before the first step, and just after it
+
+
+def prepares(case: Case, rank: Member) -> bool:
+    """True if it turns in a loop of Python that has an end, at several lines, and was never seen at training."""
+    return has_not_trained(case, rank) and loop_of(case.history, case.chains[rank.pid].end.node).counts
+
+
+def goes_through_rounds(case: Case, rank: Member) -> bool:
+    """True if it has never trained, and turns in loops that have an end within one that waits for a condition.
+
+    A vocabulary is merged in rounds, each over all of the words: a round ends, and how many there will be is not known.
+    """
+    kinds = loop_of(case.history, case.chains[rank.pid].end.node).kinds
+    return kinds[:1] == ("for",) and "while" in kinds and has_not_trained(case, rank)
+
+
+def prepares_natively(case: Case, rank: Member) -> bool:
+    """True if it does so in many native calls, of numpy say: mostly without the GIL."""
+    end = case.chains[rank.pid].end
+    return (
+        end.kind == "native"
+        and _untrained(case, rank)
+        and loop_of(case.history, end.node).counts
+        and releases_gil(case.history, end.node)
+    )
+
+
+def has_not_trained(case: Case, rank: Member) -> bool:
+    """True if it runs Python at several lines, was never seen at training, and nothing remembers any."""
+    # One long call is ``computing_on_host``, and a thread that waits prepares nothing.
+    return case.chains[rank.pid].end.kind == "python" and _untrained(case, rank)
+
+
+def _untrained(case: Case, rank: Member) -> bool:
+    ever = case.profile(rank)
+    return (
+        ever.samples >= MANY_SAMPLES
+        and len(ever.lines()) >= TWICE
+        and not ever.seen(*TRAINING_TAGS)
+        and quiet(case, rank).seconds == 0.0  # what remembers training has begun it
+    )
+
+
+# After the first step: what imports, the first allocations and the crowd of the start have cost is out of the windows then.
+SETTLED_SECONDS = 12.0
+BEFORE_SECONDS = 2.0  # a job is started a moment before its watch
+# Slow causes that hold however young a run is: events and states, not shares of a window. Restarted ranks always begin.
+NOT_BY_SHARES = frozenset({"restart_loop", "mismatched_collective", "degraded_link", "shared_memory_exhausted"})
+
+
+def beginning(case: Case) -> bool:
+    """True if some rank makes its first steps now, or none yet: it is watched from its start, or was seen to import its libraries."""
+    return any(_begins(case, rank) or _has_just_imported(case, rank) for rank in case.ranks)
+
+
+def _begins(case: Case, rank: Member) -> bool:
+    counted = case.history.series(r.Steps, rank.pid)
+    if not counted:
+        return case.session.mode == "run" and _age_seconds(case, rank) < LATELY_SECONDS
+    first, intervals = counted[0], counted[0].reading.interval_seconds
+    # Of many steps the first look has the newest intervals alone: those before were as long, as far as is known.
+    before = max(sum(intervals), first.reading.count * (median(intervals) or 0.0))
+    known = len(intervals) >= 2 or first.reading.count <= 2
+    return known and case.at - first.at + before < SETTLED_SECONDS
+
+
+def _has_just_imported(case: Case, rank: Member) -> bool:
+    """True if a module of a library was executed a moment ago: torch imports its compiler with the first optimizer."""
+    return any(_imports(one.reading) for one in case.profile(rank).sights if one.at > case.at - SETTLED_SECONDS)
+
+
+def _imports(stack: r.Stack) -> bool:
+    """For the program's own code, which may train where it is imported itself; a module is executed once, and looked up often."""
+    for frame in own_frames(stack):
+        if is_user(frame):
+            return False
+        if short_name(frame.function) == "exec_module" and "import" in tags_of(frame.function, frame.file):
+            return True
+    return False
+
+
+def _age_seconds(case: Case, rank: Member) -> float:
+    """Of a process that began when the watch did, or later; of any other it does not matter."""
+    seen = case.history.latest(r.Process, rank.pid)
+    age = None if seen is None else seen.reading.age_seconds
+    if seen is None or age is None or age > seen.at + BEFORE_SECONDS:
+        return LATELY_SECONDS
+    return age + case.at - seen.at
+
+
+# The compiler
+
+
+def in_compiler(history: History, seen: Profile, awaits: bool = False) -> Callable[[r.Stack], bool]:
+    """What tells whether a stack of one training thread is in the compiler, or in a backward pass for which it works.
+
+    Inductor compiles the kernels of a backward pass when it first runs, in autograd's own thread: the training thread stands in
+    ``backward`` meanwhile, as in any pass, and the card has nothing to do.
+
+    Args:
+        history: where the engine's own stacks are.
+        seen: samples of that thread.
+        awaits: it is known otherwise that a backward pass waits for the compiler.
+    """
+
+    def waits(stack: r.Stack) -> bool:
+        return "backward" in tags(stack) and not compiles(stack)
+
+    pid = seen.sights[-1].reading.pid if seen.sights else 0
+    looks = [one.reading for tid in engine_threads(history, pid) for one in stacks_of(history, pid, tid, seen.seconds)]
+    awaits = awaits or sum(look.samples for look in looks if compiles(look)) > MOSTLY * seen.count(waits)
+    return lambda stack: compiles(stack) or (awaits and waits(stack))
+
+
+def returns(history: History, seen: Profile) -> int:
+    """How often a training thread went into the compiler for a forward pass after a step's other parts, known or seen.
+
+    A pass before the first look counts: torch's thread that runs it for a card begins with it, and the kernel remembers when
+    that last ran.
+    """
+    count, passed, first = 0, False, True
+    for one in untorn(seen).sights:
+        found = tags(one.reading)
+        if not found.isdisjoint({"backward", "optimizer"}):
+            passed = passed or "compile" not in found
+        elif compiles(one.reading):
+            passed = passed or (first and passed_before(history, one.reading.pid, one.at - one.reading.span_seconds))
+            count += passed
+            passed = first = False
+    return count
+
+
+def steps_around(history: History, seen: Profile) -> bool | None:
+    """True if the loop in which it compiles makes steps, as its text says; None where no loop with a backward pass was read.
+
+    One that does passes only warms up: each shape is tried once before training.
+    """
+    lines = [line for one in seen.sights if compiles(one.reading) for line in lines_around(history, one.reading)]
+    called = [names(line.loop_calls) for line in lines]
+    return any(one >= TRAINS for one in called) if any("backward" in one for one in called) else None
+
+
+def untorn(seen: Profile) -> Profile:
+    """Without torn stacks: the compiler traces backward passes, and the inner half of such a stack looks like one."""
+    return Profile(tuple(whole(list(seen.sights))), seen.seconds)
+
+
+def passed_before(history: History, pid: int, at: float) -> bool:
+    """True if a backward pass on a card was over by then."""
+    for tid in engine_threads(history, pid):
+        looks = history.series(r.Thread, pid, tid)
+        ran = next((one for one in looks if (one.reading.run_seconds or 0.0) >= BEGUN_SECONDS), None)
+        if ran is not None and ran.reading.ran_ago_seconds is not None and ran.at - ran.reading.ran_ago_seconds < at:
+            return True
+    return False

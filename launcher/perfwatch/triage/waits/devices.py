@@ -15,8 +15,8 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
 from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.native_waits import in_native_code
 from perfwatch.triage.waits.node import End, Found, Node, led_to, node_of, threads_of, waited_on, waits_forever
+from perfwatch.triage.waits.threads import in_native_code
 from perfwatch.triage.words.code import calling_line, names
 from perfwatch.triage.words.frames import any_tag, tags
 from perfwatch.verdict import Missing
@@ -60,6 +60,7 @@ def edge(history: History, job: Job, node: Node) -> Found | None:
         return _behind_another(history, job, node)
     does = "whose kernel only polls" if card.polls else "which is at work"
     does = "whose kernel does not end" if card.kind == "spin" else does
+    does = "which other jobs use as well" if others_work(history, card) else does
     return f"{name_of(history, card.uuid)}, {does}", (), End("gpu", node, detail=card.uuid)
 
 
@@ -118,13 +119,20 @@ def awaited(history: History, node: Node, cards: Iterable[Regime]) -> Regime | N
         if (card.kind == "spin" or card.polls) and (syncs or engine or certain) and (asleep or _stays(node)):
             return card
         served = syncs if card.kind == "wait" else (engine or _mostly_waits(history, node))
-        if card.kind in ("work", "wait") and served and not shared(history, card.uuid):
+        if card.kind not in ("work", "wait"):
+            continue
+        if (syncs and _stays(node)) if shared(history, card.uuid) else served:
             return card
     return None
 
 
+def others_work(history: History, card: Regime) -> bool:
+    """True if a card works, and perhaps for other jobs alone: what it does says nothing about a thread that waits for it."""
+    return card.kind in ("work", "wait") and not card.polls and shared(history, card.uuid)
+
+
 def _mostly_waits(history: History, node: Node) -> bool:
-    """Whether a thread is nearly always at a call that waits for the device, or for room in its queue."""
+    """True if a thread is nearly always at a call that waits for the device, or for room in its queue."""
     looks = [one.reading for one in stacks_of(history, node.pid, node.tid)]
     total = sum(look.samples for look in looks)
     if any(any_tag(tags(look), *OTHER_PHASES) for look in looks):
@@ -188,6 +196,9 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
         under_way = newest_flow(history, pid)
         travels = under_way is not None and not under_way.silent
         return (True, f"{name} waits for data, which comes: {under_way.shown()}") if under_way and travels else None
+    if others_work(history, card):
+        stands = node.motion.seconds >= UNBROKEN_SECONDS
+        return (False, f"it stays at a line that waits for {name}, which other jobs use as well") if stands else None
     if card.kind != "spin":
         return True, f"{name} works for it ({card.shown()})"
     seen = kernels(history, card.uuid)

@@ -14,13 +14,10 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, open_file
 from perfwatch.triage.moving.motion import python_threads
-from perfwatch.triage.moving.progress import training_thread
-from perfwatch.triage.present import open_file
-from perfwatch.triage.roles.job import Job
+from perfwatch.triage.roles.job import Job, training_thread
 from perfwatch.triage.roles.placement import RUNS
-from perfwatch.triage.waits.locks import A_REMOTE_CALL
 from perfwatch.triage.waits.node import (
     ENDLESS_SECONDS,
     EVENT_LOOP,
@@ -34,7 +31,7 @@ from perfwatch.triage.waits.node import (
     waits_forever,
 )
 from perfwatch.triage.waits.polling import waits_for_work
-from perfwatch.triage.waits.threads import other_threads, worked_for
+from perfwatch.triage.waits.threads import A_REMOTE_CALL, other_threads, worked_for
 from perfwatch.triage.words.code import line_of
 from perfwatch.triage.words.frames import any_tag, installed_as, is_user, own_frames, package_of, tags, tags_of
 from perfwatch_probes import readings as r
@@ -89,7 +86,7 @@ def _turns(frame: r.Frame) -> bool:
 
 
 def _waits_for_the_training(history: History, node: Node) -> bool:
-    """Whether a thread that trained outside of any loop is in one now that nothing can come to: it does not listen, nor ask to type."""
+    """True if a thread that trained outside of any loop is in one now that nothing can come to: it does not listen, nor ask to type."""
     stacks = (one.reading for one in reversed(history.series(r.Stack, node.pid, node.tid)))
     newest = next((one for one in stacks if any_tag(tags(one), *STEPS) and "import" not in tags(one)), None)
     if newest is None or any(map(_turns, own_frames(newest))) or node.wait is None or node.wait.fd is None:
@@ -102,7 +99,7 @@ def _waits_for_the_training(history: History, node: Node) -> bool:
 
 
 def between_calls(node: Node) -> bool:
-    """Whether a main thread waits in the loop that takes calls; in a call the program's own frames are inside of it."""
+    """True if a main thread waits in the loop that takes calls; in a call the program's own frames are inside of it."""
     inner = node.stack.frames[0] if node.stack is not None and node.stack.frames else None
     return node.tid == node.pid and inner is not None and "between_calls" in tags_of(inner.function, inner.file)
 
@@ -113,9 +110,8 @@ def caller(history: History, job: Job, node: Node) -> Found | None:
         return None
     if (own := _at_own_code(history, job, node)) is not None:
         return own
-    above = job.lineage(
-        job.members[node.pid].process.parent_pid
-    )  # the nearest program that is neither Ray's own nor a rank
+    # The nearest program that is neither Ray's own nor a rank.
+    above = job.lineage(job.members[node.pid].process.parent_pid)
     programs = (one for one in above if one.process.python and one.role not in ("service", "rank") and one.alive)
     if (driver := next(programs, None)) is not None:
         return f"pid {driver.pid} to call it", (node_of(history, job, driver.pid),), None
@@ -206,7 +202,7 @@ def _ran_before(one: Node, node: Node) -> bool:
 
 
 def may_ask(history: History, job: Job, node: Node) -> bool:
-    """Whether a rank that waits for what looks like a lock may wait for an answer: the text of its line would tell."""
+    """True if a rank that waits for what looks like a lock may wait for an answer: the text of its line would tell."""
     return line_of(history, node.frame) is None and _others_serve(history, job, node)
 
 

@@ -2,22 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, is_past, open_file
 from perfwatch.triage.moving.motion import Motion, dominant, motion, python_threads
-from perfwatch.triage.present import is_past, open_file
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.words.code import looking
-from perfwatch.triage.words.frames import inner_tags, show, tags, user_frame
+from perfwatch.triage.words.frames import any_tag, inner_tags, is_user, show, tags, tags_of, user_frame
 from perfwatch.verdict import Culprit
 from perfwatch_probes import readings as r
 
 WOKEN_ONCE = ("futex", "read", "write", "recv", "send", "child")
 NATIVE_WAIT = "native_wait"  # the kind of an end that waits in native code, for something that Python does not know
-RUNS = (
-    "python",
-    "native",
-)  # kinds of an end that runs; of a thread that spins for its card, too, where the card does not tell
+# Kinds of an end that runs; of a thread that spins for its card, too, where the card does not tell.
+RUNS = ("python", "native")
 WRITABLE, READABLE = 4, 1  # of poll(2)
 STDIN, OWN_TERMINALS = 0, ("/dev/tty", "/dev/console")
 ENDLESS_SECONDS = 60.0  # a timeout beyond this is an error's, not a poll's
@@ -61,7 +59,7 @@ class Node:
 
     @property
     def naps(self) -> bool:
-        """Whether it sleeps a little, again and again at one place, and reads and writes nothing in between."""
+        """True if it sleeps a little, again and again at one place, and reads and writes nothing in between."""
         sleeps = self.wait is not None and self.wait.kind == "sleep"
         return sleeps and self.motion.distinct <= 1 and not self.motion.io_calls
 
@@ -76,14 +74,21 @@ def waits_forever(node: Node) -> bool:
     return node.wait is not None and node.wait.kind == "futex" and node.wait.forever
 
 
+def waits_for_its_object(node: Node) -> bool:
+    """True if only the awaited object can end the wait: then the kernel's memory of the last run is exact."""
+    wait = node.wait
+    endless = wait is not None and (wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS)
+    return wait is not None and endless and wait.kind in WOKEN_ONCE
+
+
 def gives(wait: r.Wait, fd: int) -> bool:
-    """Whether a thread waits to hand something over on a descriptor, and not to get something there."""
+    """True if a thread waits to hand something over on a descriptor, and not to get something there."""
     polled = any(one.fd == fd and one.events & WRITABLE and not one.events & READABLE for one in wait.polled)
     return wait.kind in ("send", "write") or polled
 
 
 def is_typed_at(terminal: r.Descriptor) -> bool:
-    """Whether a person may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
+    """True if a person may sit at a terminal: it is stdin, or the process' controlling one (``/dev/tty`` is another name of that).
 
     Others are serial lines to a device, or the terminals that programs make for those that they talk to.
     """
@@ -94,7 +99,7 @@ EVENT_LOOP = "asyncio"  # tag of its frames
 
 
 def in_event_loop(node: Node) -> bool:
-    """Whether a thread rests in an event loop: what that listens on is silent, and no timer of its own is due."""
+    """True if a thread rests in an event loop: what that listens on is silent, and no timer of its own is due."""
     return node.wait is not None and node.wait.kind == "poll" and EVENT_LOOP in node.inner
 
 
@@ -116,7 +121,7 @@ class End:
 
     @property
     def still(self) -> bool | None:
-        """Whether nothing of the end moves."""
+        """True if nothing of the end moves."""
         return True if self.kind in ("dead", "stopped") else self.node.motion.frozen
 
 
@@ -191,16 +196,11 @@ def silence(history: History, node: Node) -> float | None:
     remembered = None
     if node.thread is not None and node.thread.ran_ago_seconds is not None and node.thread.state != "R":
         remembered = node.thread.ran_ago_seconds + (history.at - node.thread_at)
-        if node.wait is not None and _woken_once(node.wait):
+        if waits_for_its_object(node):
             return remembered  # only what it waits for wakes it: whatever looks alike before that was an earlier wait
     watched = _unchanged_seconds(history, node)
     known = [value for value in (remembered, watched) if value is not None]
     return max(known) if known else None
-
-
-def _woken_once(wait: r.Wait) -> bool:
-    endless = wait.forever or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS
-    return endless and wait.kind in WOKEN_ONCE
 
 
 def _unchanged_seconds(history: History, node: Node) -> float | None:
@@ -225,3 +225,34 @@ def _in_turn(here: r.Frame | None, frame: r.Frame | None, turn: range) -> bool:
     if here is None or frame is None:
         return False
     return (here.function, here.file) == (frame.function, frame.file) and here.line in turn
+
+
+ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
+
+
+def idle(worker: Node) -> bool:
+    """A worker that waits for its next task has nothing to deliver."""
+    if worker.state in ("T", "t", "D") or worker.stack is None:
+        return False
+    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and between_tasks(worker.stack))
+    return asks and "fetch" not in worker.tags and not any(map(is_user, in_task(worker.stack)))
+
+
+def between_tasks(stack: r.Stack) -> bool:
+    """True if a thread of an executor is in the loop itself, which asks a queue without a frame of its own."""
+    inner = stack.frames[0] if stack.frames else None
+    return (
+        inner is not None
+        and inner.file.endswith("concurrent/futures/thread.py")
+        and "futures_worker" in tags_of(inner.function, inner.file)
+    )
+
+
+def in_task(stack: r.Stack) -> list[r.Frame]:
+    """The frames inside of the loop that takes tasks."""
+    return list(
+        takewhile(
+            lambda one: not any_tag(tags_of(one.function, one.file), "worker", "pool_worker", "futures_worker"),
+            stack.frames,
+        )
+    )

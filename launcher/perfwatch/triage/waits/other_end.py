@@ -13,7 +13,7 @@ from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import STORE_THREAD, TICKS_PER_SECOND, Job, Member
 from perfwatch.triage.waits import workers
 from perfwatch.triage.waits.node import End, Found, Node, gives, node_of, threads_of, waited_on
-from perfwatch.triage.waits.threads import LEADING_TAGS, OTHERS_MOVE, may_act, other_threads, worked_for
+from perfwatch.triage.waits.threads import LEADING_TAGS, may_act, other_threads, worked_for
 from perfwatch.triage.words.frames import any_tag
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Socket
@@ -55,7 +55,7 @@ def ask(end: End) -> tuple[str, ...]:
 
 
 def is_store(history: History, job: Job, node: Node, socket: r.Socket) -> bool:
-    """Whether the other end is a TCPStore: it has that server's thread, or it is the job's MASTER_ADDR:MASTER_PORT."""
+    """True if the other end is a TCPStore: it has that server's thread, or it is the job's MASTER_ADDR:MASTER_PORT."""
     if not socket.family.startswith("tcp"):
         return False
     if any(_store_thread(history, pid) is not None for pid in socket.peer_pids):
@@ -94,7 +94,7 @@ def facing(history: History, job: Job, socket: r.Socket, pids: tuple[int, ...]) 
 
 
 def _is_far_end(file: r.Descriptor, socket: r.Socket) -> bool:
-    """Whether an open file is the other end of a connection: the same addresses the other way round, or that very inode."""
+    """True if an open file is the other end of a connection: the same addresses the other way round, or that very inode."""
     if socket.peer_inode is not None:
         return file.inode == socket.peer_inode
     other = file.socket
@@ -150,7 +150,7 @@ def _last_ended(history: History, job: Job, node: Node, holders: list[Member]) -
 
     Where no other process holds it, a thread of its own that runs or may wake has it as likely as the child had.
     """
-    idle = all(_talks_to(history, node_of(history, job, one.pid), node.pid) for one in holders)
+    idle = all(talks_to(history, node_of(history, job, one.pid), node.pid) for one in holders)
     own = not holders and any(may_act(history, one) for one in other_threads(history, job, node))
     gone = workers.gone(job, node) if idle and not own else ()
     return gone[-1] if gone else None
@@ -166,7 +166,7 @@ def _forked_with(history: History, job: Job, node: Node, socket: r.Socket, holde
         holder.alive
         and holder.process.parent_pid == node.pid
         and "mp_receive" in one.inner
-        and _talks_to(history, one, node.pid)
+        and talks_to(history, one, node.pid)
         and all(file.inode != socket.peer_inode for file in waited_on(history, one))
         for holder, one in zip(holders, nodes, strict=True)
     )
@@ -192,7 +192,8 @@ def _started(member: Member) -> tuple[int, int]:
     return member.process.start_ticks, member.pid
 
 
-def _talks_to(history: History, node: Node, pid: int) -> bool:
+def talks_to(history: History, node: Node, pid: int) -> bool:
+    """True if a thread waits at a connection whose other end a process has."""
     return any(file.socket is not None and pid in file.socket.peer_pids for file in waited_on(history, node))
 
 
@@ -219,5 +220,5 @@ def writers(
         return None
     first = (moving or others)[0]
     told = f"thread {first.name or first.tid} of its own process to write to {name}"
-    end = End("lock", node, others=tuple(one.tid for one in moving), detail=OTHERS_MOVE)
+    end = End("lock", node, others=tuple(one.tid for one in moving))
     return (told, (), end) if moving else (told, tuple(others), None)

@@ -26,7 +26,7 @@ FIFO_WAIT = "wait_for_partner"
 
 
 def polls_a_file(history: History, node: Node) -> bool:
-    """Whether the loop around the sleeping line tests for a file or a lock file."""
+    """True if the loop around the sleeping line tests for a file or a lock file."""
     source = line_of(history, node.frame)
     left = node.wait.remaining_seconds if node.wait is not None else None
     if source is None or (left is not None and left > LONGEST_PAUSE_SECONDS):
@@ -53,7 +53,7 @@ def locked(history: History, node: Node) -> tuple[r.Descriptor, tuple[int, ...]]
 
 
 def only_asks(history: History, node: Node) -> bool:
-    """Whether the loop around the sleeping line waits for a condition and does little else."""
+    """True if the loop around the sleeping line waits for a condition and does little else."""
     source = line_of(history, node.frame)
     if source is None or source.loops[:1] != ("while",):
         return False
@@ -62,7 +62,7 @@ def only_asks(history: History, node: Node) -> bool:
 
 
 def supervises(history: History, node: Node) -> bool:
-    """Whether the loop around the sleeping line asks after threads or processes that work for this one."""
+    """True if the loop around the sleeping line asks after threads or processes that work for this one."""
     source = line_of(history, node.frame)
     return source is not None and bool(names(source.loop_calls) & SUPERVISION)
 
@@ -107,7 +107,7 @@ def sought(history: History, pid: int, path: str) -> Seen[r.Descriptor] | None:
 
 
 def is_there(history: History, pid: int, path: str) -> bool | None:
-    """Whether such a path leads to something; None where that is not known."""
+    """True if such a path leads to something; None where that is not known."""
     seen = sought(history, pid, path)
     return None if seen is None else seen.reading.kind != "missing"
 
@@ -120,7 +120,7 @@ def _files(texts: tuple[str, ...]) -> list[str]:
 
 
 def takes_a_lock(history: History, node: Node) -> bool:
-    """Whether it is a lock's file that the loop around the sleeping line tries for, by its own text or by the library that it is in."""
+    """True if it is a lock's file that the loop around the sleeping line tries for, by its own text or by the library that it is in."""
     source = line_of(history, node.frame)
     return any_tag(node.inner, "file_lock") or (source is not None and tries_for_a_lock(source))
 
@@ -147,14 +147,14 @@ def opened(history: History, node: Node) -> r.Descriptor | None:
 
 
 def is_fifo(node: Node, file: r.Descriptor | None) -> bool:
-    """Whether a path that is being opened is a FIFO: it was looked at, or the kernel waits for the other end of one."""
+    """True if a path that is being opened is a FIFO: it was looked at, or the kernel waits for the other end of one."""
     if file is not None and file.kind == "fifo":
         return True
     return node.thread is not None and (node.thread.wchan or "").startswith(FIFO_WAIT)
 
 
 def waits_for_work(history: History, node: Node) -> bool:
-    """Whether the program's own line calls ``wait`` on something without Python frames, as the handle of a collective is."""
+    """True if the program's own line calls ``wait`` on something without Python frames, as the handle of a collective is."""
     source = line_of(history, node.frame)
     in_line = source is not None and bool(names(source.calls) & WORK_WAITS)
     return in_line and not node.inner and node.stack is not None and len(node.stack.frames) > 0

@@ -1,10 +1,23 @@
-"""Waits inside one process: locks, conditions, joins and the GIL, and which of its other threads may end them."""
+"""Waits inside one process: native code, locks, conditions, joins and the GIL, and which of its other threads may end them.
+
+A reader of object stores, an RPC library or a simulator's queue waits in a futex or on a descriptor of its own for threads that
+Python does not know, and those for a process far away. That such a wait lasts says little before the patience is over.
+"""
+
+from collections.abc import Iterable
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.motion import GIL_SWITCHES_PER_SECOND, WINDOW_SECONDS, python_threads
-from perfwatch.triage.roles.job import Job
-from perfwatch.triage.waits.locks import A_BARRIER, A_LOCK, MAY, ROOM, awaited, holds, may_own, owners
-from perfwatch.triage.waits.native_waits import in_native_code, may_serve, nobody_left, reduces
+from perfwatch.triage.moving.loops import TELLS
+from perfwatch.triage.moving.motion import (
+    GIL_SWITCHES_PER_SECOND,
+    WINDOW_SECONDS,
+    asks_for_gil,
+    dominant,
+    python_threads,
+)
+from perfwatch.triage.moving.work import waited_on
+from perfwatch.triage.roles.job import GROUP_THREADS, Job
+from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.waits.node import (
     NATIVE_WAIT,
     End,
@@ -12,34 +25,329 @@ from perfwatch.triage.waits.node import (
     Node,
     beside,
     has_timeout,
+    idle,
     in_event_loop,
     led_to,
     node_of,
     silence,
+    threads_of,
     waits_forever,
 )
-from perfwatch.triage.waits.workers import idle
 from perfwatch.triage.words.code import line_of, lock_taken, names
-from perfwatch.triage.words.frames import any_tag, inner_frames, package_of, tags_of
+from perfwatch.triage.words.frames import (
+    any_tag,
+    inner_frames,
+    is_standard,
+    is_user,
+    package_of,
+    short_name,
+    tags_of,
+    user_frames,
+)
 from perfwatch_probes import readings as r
+
+# Native code: what looks like a lock of Python's that no thread releases
+
+STARTED = "_bootstrap"  # the outermost function of a thread that Python's threading has started
+WAITS = ("futex", "poll", "other")  # any other call says itself what it waits for
+OF_PYTHON = frozenset({"acquire", "wait", "get", "put", "join"})  # methods of Python's own locks, events and queues
+# How torch names the threads that carry remote calls; those for shared memory spin while they wait (measured: at a whole core).
+OF_TENSORPIPE = "TP_"
+OF_GLOO = "pt_gloo_runloop"  # each carries out one collective after the other
+# The thread that moves gloo's bytes bears the program's name, and waits for them so long at a time (gloo, transport/tcp/loop.cc).
+LOOP_SECONDS, LOOP_WATCHED_SECONDS = 0.01, 30.0
+
+
+def in_native_code(history: History, node: Node) -> bool:
+    """True if a thread waits in a call of native code that is no lock, queue or event of Python's.
+
+    Of a line whose text was not read the program's own is taken for one that asks for a lock, if it is shared between processes, or if
+    no native thread is there that might do something for it.
+    """
+    if node.wait is None or node.wait.kind not in WAITS:
+        return False
+    if node.stack is None or not node.stack.frames:
+        return False
+    inner = node.stack.frames[0]
+    if is_standard(inner):
+        return False
+    line = line_of(history, inner)
+    if line is None:
+        return not is_user(inner) or not (node.wait.shared or all_parked(history, node.pid))
+    return not line.text.strip().startswith(("with ", "async with ")) and not names(line.calls) & OF_PYTHON
+
+
+def all_parked(history: History, pid: int) -> bool:
+    """True if every thread of a process without a Python frame is blocked in a futex without a timeout, or waits for visitors."""
+    return all(_parked(one) or (one.wait is not None and one.wait.kind == "accept") for one in _native(history, pid))
+
+
+def nobody_left(history: History, node: Node) -> bool:
+    """True if no thread of its process can wake one that waits in a futex of that process alone: all wait so, without a timeout."""
+    alive = _alive(history, node.pid)
+    used = history.latest(r.ProcessUsage, node.pid)
+    return used is not None and used.reading.threads <= len(alive) and all(map(_parked, alive))
+
+
+def may_serve(node: Node, other: Node) -> bool:
+    """True if native code may wait for a thread of Python's: of a library's, one that it called itself or that is in it too."""
+    if other.stack is None or node.stack is None or short_name(other.stack.frames[-1].function) != STARTED:
+        return True
+    own = {package_of(frame) for frame in inner_frames(node.stack)} - {None}
+    return not own or any(package_of(frame) in own for frame in other.stack.frames)
+
+
+def carries(history: History, pid: int, tid: int) -> bool:
+    """True if a thread of torch's carries messages between ranks: it may spin while all wait for one, and holds no lock of Python's."""
+    seen = history.latest(r.Thread, pid, tid)
+    return seen is not None and seen.reading.name.startswith((*GROUP_THREADS, OF_TENSORPIPE))
+
+
+def reduces(history: History, pid: int) -> bool:
+    """True if a collective of gloo's is under way in a process: its callback may let any thread of that process go on.
+
+    A thread of the group waits for its next collective without a timeout, and within one for its peers with the group's timeout
+    (torch, ProcessGroupGloo.cpp, ``runLoop``; measured with 2.13). A future of NCCL's is complete as soon as its kernel is
+    launched: its callbacks wait for no thread.
+    """
+    return any(one.name.startswith(OF_GLOO) and not _parked(one) for one in _alive(history, pid))
+
+
+def of_gloo(history: History, pid: int, tid: int) -> bool:
+    """True if a native thread moves the bytes of gloo's collectives, and provides nothing else.
+
+    A thread that waits for longer at a time belongs to something else, however little of that is left in one sample.
+    """
+    looks = [one.reading.wait for one in history.series(r.Thread, pid, tid, seconds=LOOP_WATCHED_SECONDS)]
+    waits = [wait for wait in looks if wait is not None]
+    brief = (
+        wait.call.startswith("epoll") and not wait.forever and (wait.remaining_seconds or 0.0) <= LOOP_SECONDS
+        for wait in waits
+    )
+    return bool(waits) and all(brief) and any(one.name.startswith(OF_GLOO) for one in threads_of(history, pid))
+
+
+def native_sockets(history: History, pid: int, seconds: float) -> frozenset[int]:
+    """The descriptors on which threads without a Python frame waited lately."""
+    return frozenset().union(*(waited_on(history, pid, one.tid, seconds) for one in _native(history, pid)))
+
+
+def in_kernel(history: History, pid: int) -> bool:
+    """True if a thread without a Python frame is in state D: it reads through a mapping, and no counter shows it."""
+    return any(one.state == "D" for one in _native(history, pid))
+
+
+def called_from(end: End) -> str:
+    """``native code of pyarrow``, as far as the stack tells."""
+    inner = end.node.stack.frames[0] if end.node.stack is not None and end.node.stack.frames else None
+    package = package_of(inner) if inner is not None else None
+    return f"native code of {package}" if package else "native code"
+
+
+def _parked(thread: r.Thread) -> bool:
+    return thread.wait is not None and thread.wait.kind == "futex" and thread.wait.forever
+
+
+def _native(history: History, pid: int) -> list[r.Thread]:
+    """The threads of a process that have no Python frame."""
+    return [one for one in _alive(history, pid) if dominant(history, pid, one.tid) is None]
+
+
+def _alive(history: History, pid: int) -> list[r.Thread]:
+    return [one for one in threads_of(history, pid) if one.state not in ("X", "Z")]
+
+
+# What a thread waits for in a futex or an event loop, and which threads hold or bring it, by the functions and lines of both
+
+A_LOCK = "a lock"
+A_CONDITION = "a condition or an event"
+A_BARRIER = "the others at a barrier"
+ROOM = "room in a queue"
+HELD = (A_LOCK, A_BARRIER)  # given back by the thread that took them, or shared with threads yet to come
+A_REMOTE_CALL = "a remote call"
+AN_OWN_PIPE = "what another thread of its process is to write into a pipe"
+NEWS = "something on the files that it watches"
+A_TASK = "a task of its event loop to become ready"  # asyncio asks its selector without a timeout when no timer is set
+# CPython 3.8 to 3.13: a plain lock is C and has no frame; what has one is written in Python.
+ENTERED = {
+    "wait": A_CONDITION,
+    "wait_for": A_CONDITION,
+    "acquire": "a semaphore",
+    "join": "a thread to end",
+    "_shutdown": "its threads to end",
+}
+# Of ``threading``: the frames in which a thread starts, below all that it calls (CPython 3.8 to 3.13).
+STARTS = ("run", "_bootstrap_inner", "_bootstrap")
+# CPython 3.8 to 3.13: Queue.put and JoinableQueue.put wait for room up to line 331, SimpleQueue.put from 360 on for its turn.
+PUTS_BEFORE_LINE = 345
+BARRIER_WAIT = "_wait"  # of threading.Barrier, from which multiprocessing's is made; no other class there has one
+# What another process may do with it; a lock it may hold.
+MAY = {A_CONDITION: "may signal", A_BARRIER: "may share", ROOM: "may make"}
+_SIGNALS = ("set", "notify", "notify_all")
+# By the method that waits: those of the same object that let it go on (CPython: queue, threading).
+LET_GO_ON = {
+    "get": ("put", "put_nowait"),
+    "put": ("get", "get_nowait"),
+    "join": ("task_done",),
+    "wait": _SIGNALS,
+    "wait_for": _SIGNALS,
+    "acquire": ("release",),
+}
+READS = ("recv", "read", "poll")
+
+
+def awaited(node: Node) -> str:
+    """What a thread asks for in a futex or an event loop, by the function of CPython's library that it entered."""
+    if node.stack is None and node.wait is None:
+        return "something that could not be looked at"
+    if "queue_get" in node.inner:
+        return "an item in a queue"
+    if "queue_put" in node.inner or _puts_between_processes(node):
+        return ROOM
+    if "rpc_wait" in node.inner:
+        return A_REMOTE_CALL
+    if node.wait is not None and node.wait.kind == "read":
+        return AN_OWN_PIPE
+    if node.wait is not None and node.wait.kind == "poll":
+        return A_TASK if in_event_loop(node) else NEWS
+    frames = inner_frames(node.stack) if node.stack is not None else ()
+    files = ("/threading.py", "/multiprocessing/synchronize.py", "/multiprocess/synchronize.py")
+    called = (short_name(frame.function) for frame in frames if frame.file.endswith(files))
+    entered = [name for name in called if name not in STARTS]
+    if BARRIER_WAIT in entered:
+        return A_BARRIER
+    return ENTERED.get(entered[-1], A_LOCK) if entered else A_LOCK
+
+
+def _puts_between_processes(node: Node) -> bool:
+    inner = (
+        inner_frames(node.stack)[:1] if node.stack is not None and node.wait is not None and node.wait.shared else ()
+    )
+    return any("mp_queue_put" in tags_of(one.function, one.file) and one.line < PUTS_BEFORE_LINE for one in inner)
+
+
+def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]:
+    """Of the threads beside one that waits, those in a function that lets it go on: what that calls bears the name of what it asks.
+
+    ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. A thread that asks for the same thing waits as well.
+    """
+    asked = _asked(history, node)
+    wanted = {(name, call) for name, method in asked for call in LET_GO_ON[method]}
+    return [one for one in others if wanted & _called(history, one) and not asked & _asked(history, one)]
+
+
+def _asked(history: History, node: Node) -> set[tuple[str, str]]:
+    """The last part of the name of the object that a thread waits at, and the method."""
+    line = line_of(history, node.frame)
+    return {one for one in _split(line.calls if line is not None else ()) if one[0] and one[1] in LET_GO_ON}
+
+
+def _called(history: History, node: Node) -> set[tuple[str, str]]:
+    lines = (line for _, line in _lines(history, node) if line is not None)
+    return {call for line in lines for call in _split((*line.calls, *line.loop_calls, *line.gives))}
+
+
+def _split(calls: Iterable[str]) -> set[tuple[str, str]]:
+    """Each call as the last part of its object's name, and the method."""
+    parts = (call.rpartition(".") for call in calls)
+    return {(owner.rpartition(".")[2], method) for owner, _, method in parts}
+
+
+def _lines(history: History, node: Node) -> list[tuple[r.Frame, r.SourceLine | None]]:
+    """The program's own frames of a thread, each with its line."""
+    return [(frame, line_of(history, frame)) for frame in user_frames(node.stack)] if node.stack is not None else []
+
+
+def owners(history: History, node: Node, what: str, others: Iterable[Node]) -> list[Node]:
+    """Of the threads beside one that waits, those that hold what it waits for, or bring it, by the text; empty if no text tells."""
+    if what != A_LOCK:
+        return bringers(history, node, others)
+    lock = lock_taken(line_of(history, node.frame))
+    return [one for one in others if lock and holds(history, one, lock)]
+
+
+def may_own(history: History, node: Node, others: list[Node]) -> list[Node]:
+    """Of the threads beside one that waits for a lock, those that may own it.
+
+    A thread within a ``with`` of that name does. Else, where another thread stopped at a lock, those
+    two explain each other, and a listener that waits for its next message beside them does not.
+    """
+    known = owners(history, node, A_LOCK, others)
+    if known or not _rivals(history, node, others):
+        return known or others
+    return [one for one in others if not _reads(one)]
+
+
+def listeners(history: History, node: Node, others: list[Node]) -> tuple[tuple[int, int], ...]:
+    """Of these, the listeners that surely hold nothing: each of their lines was read and is in no ``with``."""
+    readers = [one for one in others if _reads(one)] if _rivals(history, node, others) else []
+    return tuple((one.pid, one.tid) for one in readers if free(history, one))
+
+
+def _rivals(history: History, node: Node, others: list[Node]) -> list[Node]:
+    """The threads that stopped at another lock; who waits for the same one explains nothing."""
+    lock = lock_taken(line_of(history, node.frame))
+    stopped = [one for one in others if waits_forever(one) and awaited(one) == A_LOCK]
+    return [one for one in stopped if not lock or lock_taken(line_of(history, one.frame)) != lock]
+
+
+def _reads(node: Node) -> bool:
+    return node.wait is not None and node.wait.kind in READS and node.state == "S"
+
+
+def holds(history: History, node: Node, lock: str) -> bool:
+    """True if a thread is inside of a ``with`` of a lock of that name, beyond the line that takes it."""
+    if node.stack is None or (takes_a_lock(history, node.stack) and lock_taken(line_of(history, node.frame)) == lock):
+        return False
+    return any(line is not None and lock in names(line.within) for _, line in _lines(history, node))
+
+
+def acquires(history: History, node: Node, lock: str) -> bool:
+    """True if a thread is in a loop that takes a lock of that name by ``acquire``, and not at that call: it may have it now."""
+    if node.stack is None or takes_a_lock(history, node.stack):
+        return False
+    return any(line is not None and (lock, "acquire") in _split(line.loop_calls) for _, line in _lines(history, node))
+
+
+def takes_again(history: History, node: Node) -> r.Frame | None:
+    """Where a thread took the lock that it waits for, if it is within a ``with`` of that name in a caller of the same class or file.
+
+    A lock that is no ``RLock`` is not given twice.
+    """
+    lock = lock_taken(line_of(history, node.frame))
+    if not lock or node.stack is None or node.frame is None:
+        return None
+    if "mp_lock" not in node.inner and not takes_a_lock(history, node.stack):
+        return None
+    callers = _lines(history, node)[1:]
+    within = (frame for frame, line in callers if line is not None and lock in names(line.within))
+    return next((frame for frame in within if _class_of(frame) == _class_of(node.frame)), None)
+
+
+def _class_of(frame: r.Frame) -> tuple[str, str]:
+    return frame.file, frame.function.rpartition(".")[0]
+
+
+def free(history: History, node: Node) -> bool:
+    """True if all lines of the program's own on its stack were read, and none of them is in a ``with``."""
+    lines = _lines(history, node)
+    return bool(lines) and all(line is not None and not line.within for _, line in lines)
+
+
+# Which other thread lets one go on
 
 HEARTBEATS_PER_SECOND = 0.5  # a heartbeat wakes at least so often: twice within one look of a few seconds
 LONGEST_BEAT_SECONDS = 2.0 / HEARTBEATS_PER_SECOND
 JUST_NOW_SECONDS = 2.0
 # All that a heartbeat calls; a loop that calls anything else may hand something over.
-HEARTBEAT_CALLS = frozenset(
-    "sleep wait is_set print write flush open close time monotonic perf_counter strftime now format str int round len"
-    " info debug log warning getpid".split()
-)
+HEARTBEAT_CALLS = TELLS | frozenset("sleep wait is_set write flush open close time monotonic perf_counter len".split())
 HAS_THREADS = "monitor"  # tag of libraries whose threads are servants of the program's
 ASKS = frozenset({"thread_wait", "thread_join", "futures_wait", "queue_get"})
-GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms (sys.getswitchinterval); remaining time measured 1-2 ms
 OWNER_LOOKS = 3  # the newest ones: on a crowded machine they are many seconds apart
 OWNER_SECONDS = 15.0  # only dumps tell the owner of the GIL, and they come every few seconds
-OTHERS_MOVE = "other threads move"
 HELD_BY = ", held by thread "
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
-ELSEWHERE_HELD = "another process may hold it"
+OTHERS_MOVE = "other processes that may hold it move"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
 LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this has not returned to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
@@ -113,7 +421,7 @@ def _asks_for_gil(history: History, node: Node) -> bool:
     switches = node.motion.switches_per_second
     if switches is not None:
         return low <= switches <= high
-    return wait.remaining_seconds is not None and wait.remaining_seconds <= GIL_WAIT_SECONDS
+    return asks_for_gil(wait)
 
 
 def _owned_gil(history: History, node: Node) -> list[bool]:
@@ -152,9 +460,8 @@ def waits(history: History, job: Job, node: Node) -> Found:
         return led_to(joined)
     if not native and what != A_LOCK and (known := owners(history, node, what, others)):
         return f"{what}, from thread {known[0].name or known[0].tid}", tuple(known), None
-    unsure = False
     if what == A_LOCK and not native:
-        others, unsure = may_own(history, node, others)
+        others = may_own(history, node, others)
     ends_itself = has_timeout(node) and not native  # and looks again: whoever joins it is no way on
     leading = [one for one in others if _leads_on(one) and (not native or may_serve(node, one))]
     leading = [one for one in leading if not (ends_itself and "thread_join" in one.inner)]
@@ -162,19 +469,12 @@ def waits(history: History, job: Job, node: Node) -> Found:
     holders = [one for one in leading if owned and holds(history, one, owned)]
     if holders:
         return f'the lock "{owned}"{HELD_BY}{holders[0].name or holders[0].tid}', tuple(leading), None
-    return led_to(leading) if leading else _ends_here(history, job, node, others, unsure=unsure)
+    return led_to(leading) if leading else _ends_here(history, job, node, others)
 
 
-def _ends_here(
-    history: History, job: Job, node: Node, others: list[Node], *, unsure: bool
-) -> tuple[str, tuple[Node, ...], End]:
-    """What a thread waits for that no other thread of its process leads on from.
-
-    Args:
-        others: the threads of its process that may release it.
-        unsure: True if it is not known which of them holds the lock.
-    """
-    native = in_native_code(history, node)
+def _ends_here(history: History, job: Job, node: Node, others: list[Node]) -> tuple[str, tuple[Node, ...], End]:
+    """What a thread waits for that no other thread of its process leads on from; ``others`` may release it, the graph says whether."""
+    native, what = in_native_code(history, node), awaited(node)
     if node.motion.frozen is False:
         return "something that unblocks it now and then", (), End("other", node)
     if node.wait is not None and node.wait.kind == "poll" and not node.wait.forever:
@@ -182,36 +482,21 @@ def _ends_here(
     locked = tuple(other.tid for other in others if waits_forever(other))
     if native and not nobody_left(history, node):
         joined = node.wait.joined_tid if node.wait is not None else None
-        what = "something in native code" if joined is None else f"the end of its thread {joined}, in native code"
-        return what, (), End(NATIVE_WAIT, node, others=locked)
+        told = "something in native code" if joined is None else f"the end of its thread {joined}, in native code"
+        return told, (), End(NATIVE_WAIT, node, others=locked)
     if node.wait is not None and node.wait.shared and (relatives := _who_may(history, job, node)):
         mains = [node_of(history, job, pid) for pid in relatives]
         mains = [one for one in mains if not any_tag(one.inner, *LEADING_TAGS)]  # those wait for others themselves
         moving = tuple(one.pid for one in mains if one.wait is None or not one.wait.forever)
-        detail = OTHERS_MOVE if moving else ELSEWHERE_HELD
         who = ", ".join(map(str, (moving or relatives)[:3]))
-        what = awaited(node)
         told = f"{what if what in MAY else A_LOCK} between processes, which pid {who} {MAY.get(what, 'may hold')}"
-        return told, (), End("lock", node, others=moving or relatives, detail=detail)
-    acts = any(may_act(history, other) for other in others if not (waits_forever(other) and idle(other)))
-    if unsure or acts or has_timeout(node) or node.motion.samples < 2:
-        told = f", while {OTHERS_MOVE}" if acts else ""
-        return awaited(node) + told, (), End("lock", node, others=locked, detail=OTHERS_MOVE)
-    if node.wait is not None and node.wait.shared and not locked:
-        return f"{awaited(node)} between processes", (), End("lock", node, detail=OUTSIDE_HELD)
-    if reduces(history, node.pid):
-        told = f"{awaited(node)}, which a collective that is under way may bring"
+        return told, (), End("lock", node, others=moving or relatives, detail=OTHERS_MOVE if moving else "")
+    if node.wait is not None and node.wait.shared and not node.wait.futex_unlinked and not locked:
+        return f"{what} between processes", (), End("lock", node, detail=OUTSIDE_HELD)
+    if waits_forever(node) and node.motion.samples > 1 and reduces(history, node.pid):
+        told = f"{what}, which a collective that is under way may bring"
         return told, (), End("collective", node, others=locked, detail=CALLBACK)
-    what = awaited(node)
-    if what != A_LOCK:
-        why = "and no running thread will come" if what == A_BARRIER else "and no running thread can end this wait"
-        return f"{what}, {why}", (), End("lock", node, others=locked)
-    who = (
-        f"held by a thread that is blocked itself ({', '.join(map(str, locked))})"
-        if locked
-        else "that no running thread can release"
-    )
-    return f"{what} {who}", (), End("lock", node, others=locked)
+    return what, (), End("lock", node, others=locked)
 
 
 def _who_may(history: History, job: Job, node: Node) -> tuple[int, ...]:

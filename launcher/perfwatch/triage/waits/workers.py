@@ -4,17 +4,15 @@ Each function returns what is waited for in words, the threads to follow, and th
 """
 
 from collections.abc import Iterable
-from itertools import takewhile
 
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.roles.job import Job, Member
-from perfwatch.triage.waits.node import End, Found, Node, beside, led_to, node_of
+from perfwatch.triage.waits.node import End, Found, Node, beside, idle, in_task, led_to, node_of
 from perfwatch.triage.words.code import line_of, names
 from perfwatch.triage.words.frames import any_tag, is_user, show, tags_of
 from perfwatch_probes import readings as r
 
-ASKS = ("mp_queue_get", "mp_lock", "queue_get", "mp_receive")
 FORKS = ("vfork", "clone", "clone3")  # their caller waits, in state D, until the child has become a program of its own
 BEGUN_SECONDS = 1.0  # from when a caller last ran to its child's start, which is told in ticks and after a look
 EXECUTOR_TAGS = ("pool_service", "futures_service")
@@ -53,6 +51,8 @@ def pool(history: History, job: Job, node: Node) -> Found | None:
     if chosen:
         return led_to(chosen, " of its pool")
     members = pool_members(job, node)
+    if service and not members and not any(one.alive and one.role == "pool_worker" for one in job.members.values()):
+        return _among(history, job, node, [], "pool worker")  # not all executors start others where theirs have retired
     if not members or not (service or "pool_wait" in node.inner):
         return None
     alive = [m for m in members if m.alive]  # a pool replaces those that end, as they should or not
@@ -79,7 +79,7 @@ def _serves_nobody(history: History, node: Node) -> bool:
     One that takes orders, or hands something over, may give it: a batcher completes the futures of others. So may one that is met at
     work, whatever its loop is seen to call.
     """
-    within = _in_task(node.stack) if node.stack is not None else []
+    within = in_task(node.stack) if node.stack is not None else []
     task = next((one for one in reversed(within) if is_user(one)), None)
     line = line_of(history, task)
     if line is None or task != within[0] or not line.endless or line.calls_unnamed:
@@ -99,7 +99,7 @@ def _among(history: History, job: Job, node: Node, members: list[Member], what: 
     if feeder is not None:
         return f"{feeder.name or 'the queue feeder'} of pid {feeder.pid}", (), End("feeder", feeder)
     if not alive:
-        return f"a {what} (none is left)", (), End("dead", node, detail="no worker is left")
+        return f"a {what} (none is left)", (), End("dead", node, detail="none is left")
     return (
         f"{what}{'s' if len(alive) > 1 else ''} {_list(alive)}, all idle",
         (),
@@ -116,40 +116,15 @@ def at_pipe(history: History, job: Job, node: Node, holders: Iterable[int], writ
     """Of the processes that hold the other end of a thread's pipe, those of the job that may use it.
 
     What loads data for a holder was forked with its descriptors, and leaves reading to it; the write end it keeps open. Of several
-    who may write, one that waits for room in a queue has written to another pipe, which is full; nothing is in this one.
+    who may write, one that waits for room in a queue has written to another pipe, which is full; nothing is in this one. One that waits
+    at its end until its own queues are taken reads none any more.
     """
     inside = [m for pid in holders if pid != node.pid and (m := job.members.get(pid)) and m.role != "service"]
     pids = {member.pid for member in inside if writing}
     forked = {m.pid for m in inside if m.role in ("worker", "pool_worker") and m.process.parent_pid in pids}
     using = tuple(member.pid for member in inside if member.pid not in forked)
-    if writing:
-        return using
-    return tuple(pid for pid in using if "mp_queue_put" not in node_of(history, job, pid).inner) or using
-
-
-def idle(worker: Node) -> bool:
-    """A worker that waits for its next task has nothing to deliver."""
-    if worker.state in ("T", "t", "D") or worker.stack is None:
-        return False
-    asks = any_tag(worker.inner, *ASKS) or ("futures_worker" in worker.tags and between_tasks(worker.stack))
-    return asks and "fetch" not in worker.tags and not any(map(is_user, _in_task(worker.stack)))
-
-
-def _tags(frame: r.Frame) -> frozenset[str]:
-    return tags_of(frame.function, frame.file)
-
-
-def between_tasks(stack: r.Stack) -> bool:
-    """Whether a thread of an executor is in the loop itself, which asks a queue without a frame of its own."""
-    inner = stack.frames[0] if stack.frames else None
-    return (
-        inner is not None and inner.file.endswith("concurrent/futures/thread.py") and "futures_worker" in _tags(inner)
-    )
-
-
-def _in_task(stack: r.Stack) -> list[r.Frame]:
-    """The frames inside of the loop that takes tasks."""
-    return list(takewhile(lambda one: not any_tag(_tags(one), "worker", "pool_worker", "futures_worker"), stack.frames))
+    done = "feeder_join" if writing else "mp_queue_put"
+    return tuple(pid for pid in using if done not in node_of(history, job, pid).inner) or using
 
 
 def _feeder(history: History, job: Job, pids: list[int]) -> Node | None:
@@ -165,7 +140,7 @@ def _waits_for_work(node: Node) -> bool:
     if any(is_user(frame) for frame in frames):
         return False
     if "feeder" in node.tags:
-        return bool(frames) and any_tag(_tags(frames[0]), "thread_wait", "feeder")
+        return bool(frames) and any_tag(tags_of(frames[0].function, frames[0].file), "thread_wait", "feeder")
     return "mp_queue_get" in node.tags
 
 
@@ -194,7 +169,7 @@ def child(history: History, job: Job, node: Node) -> Found:
 
 
 def is_pidfd(file: r.Descriptor) -> bool:
-    """Whether an open file stands for a process, and is readable once that has ended: asyncio awaits a child so (CPython 3.12)."""
+    """True if an open file stands for a process, and is readable once that has ended: asyncio awaits a child so (CPython 3.12)."""
     return file.target == "anon_inode:[pidfd]"
 
 

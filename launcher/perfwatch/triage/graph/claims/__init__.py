@@ -1,1 +1,0 @@
-"""Who can release what: a module for each kind of resource."""

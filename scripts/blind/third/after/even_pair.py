@@ -1,0 +1,31 @@
+"""FIELD
+source: own
+mechanism: two ranks with the same work each step, in plain all_reduce after the backward pass
+needs: none
+ranks: 2
+onset: printed
+state: healthy
+cause: cpu_training, balanced
+blame: none
+twin: uneven_pair
+"""
+import signal
+
+import torch
+import torch.distributed as dist
+
+signal.alarm(300)
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256))
+optimizer = torch.optim.Adam(net.parameters())
+for step in range(10**6):
+    for _ in range(4):
+        x = torch.randn(256, 256)
+        (net(x) - x).square().mean().backward()
+    for p in net.parameters():
+        dist.all_reduce(p.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 10 and dist.get_rank() == 0:
+        print("ONSET", flush=True)
