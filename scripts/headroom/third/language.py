@@ -1,8 +1,8 @@
 """Third set, written from the list of levers alone: language models.
 
 ANSWERS (off: the levers that are off, the one expected to bring most first)
-    word_decoder          matrix_sizes, loss_precision           a vocabulary of 50,257; logits in fp32
-    checkpointed_encoder  activation_checkpointing, fused_optimizer  each layer is computed again; memory is free
+    word_decoder          matrix_sizes, vocabulary_loss           a vocabulary of 50,257; logits in fp32
+    checkpointed_encoder  checkpointing, fused_optimizer  each layer is computed again; memory is free
     grpo_full_prefix      kv_cache, synchronising_reads          each new token computes the whole prefix
     experts_offloaded     optimizer_on_cpu, mixed_precision      (instead: tf32)
     tuned_long_bytes      nothing
@@ -57,7 +57,7 @@ def word_decoder(off: Off) -> Step:
     def step() -> None:
         with autocast(off):
             logits = model.head(model(ids[:, :-1])).view(-1, words)
-        if "loss_precision" in off:
+        if "vocabulary_loss" in off:
             logits = logits.float()
         F.cross_entropy(logits, ids[:, 1:].reshape(-1)).backward()
         optimizer.step()
@@ -69,7 +69,7 @@ def word_decoder(off: Off) -> Step:
 def checkpointed_encoder(off: Off) -> Step:
     """Masked words, bf16; each layer is checkpointed although the card is nearly empty.
 
-    The largest lever is ``activation_checkpointing``: one more forward pass is about a quarter of the step. The optimizer's
+    The largest lever is ``checkpointing``: one more forward pass is about a quarter of the step. The optimizer's
     loop over 75 parameters is about 900 launches, a few milliseconds of some eighty.
     """
     batch, length, width, layers, words = (128, 512, 768, 6, 8192) if CARD else (2, 8, 64, 2, 64)
@@ -84,7 +84,7 @@ def checkpointed_encoder(off: Off) -> Step:
         with autocast(off):
             x = embedding(ids)
             for block in blocks:
-                x = checkpoint(block, x, use_reentrant=False) if "activation_checkpointing" in off else block(x)
+                x = checkpoint(block, x, use_reentrant=False) if "checkpointing" in off else block(x)
             logits = head(x.view(-1, width)[masked])
         F.cross_entropy(logits.float(), ids.view(-1)[masked]).backward()
         optimizer.step()
@@ -221,8 +221,8 @@ def tuned_long_bytes(off: Off) -> Step:
 
 
 PAIRS = {
-    "word_decoder": Pair(word_decoder, ("matrix_sizes", "loss_precision")),
-    "checkpointed_encoder": Pair(checkpointed_encoder, ("activation_checkpointing", "fused_optimizer")),
+    "word_decoder": Pair(word_decoder, ("matrix_sizes", "vocabulary_loss")),
+    "checkpointed_encoder": Pair(checkpointed_encoder, ("checkpointing", "fused_optimizer")),
     "grpo_full_prefix": Pair(grpo_full_prefix, ("kv_cache", "synchronising_reads"), steps=1),
     "experts_offloaded": Pair(experts_offloaded, ("optimizer_on_cpu", "mixed_precision"), ("tf32",)),
     "tuned_long_bytes": Pair(tuned_long_bytes),
