@@ -34,16 +34,12 @@ def average(model):
         flat = flat[p.numel() :]
 
 
-def run_fold(rank, port, results):
+def run_fold(rank, model, opt, port, results):
     signal.alarm(300)
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    model = nn.Sequential(nn.Linear(40, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 1))
-    for p in model.parameters():
-        dist.broadcast(p.data, 0)
-    opt = torch.optim.SGD(model.parameters(), 0.02)
     truth = torch.randn(40, 1)
     start, step, go = time.time(), 0, torch.ones(1)
     while go.item():
@@ -59,7 +55,7 @@ def run_fold(rank, port, results):
         go.fill_(float(time.time() - start < 16))
         dist.broadcast(go, 0)
     with torch.no_grad():
-        predictions = model(torch.randn(60_000, 40)).numpy().astype(np.float64)
+        predictions = model(torch.randn(20_000, 40)).numpy().astype(np.float64)
     dist.barrier()
     dist.destroy_process_group()
     results.put((rank, predictions))
@@ -75,7 +71,9 @@ def main():
         port = s.getsockname()[1]
     context = mp.get_context("fork")
     results = context.Queue()
-    folds = [context.Process(target=run_fold, args=(r, port, results), name=f"fold-{r}") for r in range(WORLD)]
+    model = nn.Sequential(nn.Linear(40, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 1))
+    opt = torch.optim.SGD(model.parameters(), 0.02)
+    folds = [context.Process(target=run_fold, args=(r, model, opt, port, results)) for r in range(WORLD)]
     for fold in folds:
         fold.start()
     for fold in folds:

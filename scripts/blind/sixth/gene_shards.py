@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WORLD, ROWS, BATCH = 3, 1600, 32
+WORLD, ROWS, BATCH = 3, 1200, 32
 
 
 def write_shard(folder, number):
@@ -65,13 +65,10 @@ def wait_for(path):
         time.sleep(0.25)
 
 
-def rank_main(rank, port, folder):
+def rank_main(rank, model, opt, port, folder):
     signal.alarm(300)
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
-    model = CellVAE()
-    opt = torch.optim.Adam(model.parameters(), 1e-3 / WORLD)
     for epoch in range(1000):
         everything = sorted(folder.glob("shard-*.npy"))
         dist.barrier()
@@ -103,8 +100,10 @@ def main():
         folder = pathlib.Path(name)
         for number in range(9):
             write_shard(folder, number)
+        model = CellVAE()
+        opt = torch.optim.Adam(model.parameters(), 1e-3 / WORLD)
         context = multiprocessing.get_context("fork")
-        ranks = [context.Process(target=rank_main, args=(r, port, folder)) for r in range(WORLD)]
+        ranks = [context.Process(target=rank_main, args=(r, model, opt, port, folder)) for r in range(WORLD)]
         for process in ranks:
             process.start()
         for process in ranks:

@@ -68,13 +68,12 @@ class Net(nn.Module):
         return self.fc(F.relu(self.body(F.relu(self.stem(x)))).mean((2, 3)))
 
 
-def work(rank, world, port, folder, halfway):
+def work(rank, world, net, opt, port, folder, halfway):
     signal.alarm(300)
     torch.set_num_threads(1)
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    net = DDP(Net())
-    opt = torch.optim.SGD(net.parameters(), 0.01)
+    net = DDP(net)
     start, told = time.monotonic(), False
     for step, pixels in enumerate(stream(folder, rank, halfway)):
         loss = F.cross_entropy(net(pixels), torch.randint(8, (len(pixels),)))
@@ -95,8 +94,10 @@ if __name__ == "__main__":
         free_port = sock.getsockname()[1]
     shards = tempfile.mkdtemp()
     make_archive(shards)
+    module = Net()
+    sgd = torch.optim.SGD(module.parameters(), 0.01)
     context = mp.get_context("fork")
-    children = [context.Process(target=work, args=(r, 3, free_port, shards, 16)) for r in range(3)]
+    children = [context.Process(target=work, args=(r, 3, module, sgd, free_port, shards, 16)) for r in range(3)]
     try:
         for child in children:
             child.start()

@@ -66,13 +66,10 @@ class Checkpointer:
                 os.fsync(archive.fileno())
 
 
-def train(rank, port, folder):
+def train(rank, model, opt, port, folder):
     signal.alarm(300)
     torch.set_num_threads(1)
-    torch.manual_seed(11)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
-    opt = torch.optim.SGD(model.parameters(), 0.05)
     checkpointer = Checkpointer(folder, rank)
     end = time.monotonic() + 16
     step = 0
@@ -106,9 +103,11 @@ def main():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
+    opt = torch.optim.SGD(model.parameters(), 0.05)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=train, args=(rank, port, folder)) for rank in range(WORLD)]
+        ranks = [context.Process(target=train, args=(rank, model, opt, port, folder)) for rank in range(WORLD)]
         for process in ranks:
             process.start()
         for process in ranks:

@@ -71,16 +71,12 @@ class Tracker:
                 self.rows.clear()
 
 
-def run(rank, rendezvous, service):
+def run(rank, net, opt, rendezvous, service):
     signal.alarm(300)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{rendezvous}", rank=rank, world_size=2)
     tracker = Tracker(service) if rank == 0 else None
-    net = nn.parallel.DistributedDataParallel(
-        nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-                      nn.Linear(64, 10))
-    )
-    opt = torch.optim.SGD(net.parameters(), 0.05)
+    net = nn.parallel.DistributedDataParallel(net)
     for step in range(10_000_000):
         x, y = torch.rand(32, 1, 28, 28), torch.randint(10, (32,))
         loss = nn.functional.cross_entropy(net(x), y)
@@ -96,12 +92,15 @@ def run(rank, rendezvous, service):
 def main():
     signal.alarm(300)
     server = http.server.HTTPServer(("127.0.0.1", 0), Rows)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    ranks = mp.spawn(run, args=(port, server.server_port), nprocs=2, join=False)
-    time.sleep(25)
+    net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+                        nn.Linear(64, 10))
+    opt = torch.optim.SGD(net.parameters(), 0.05)
+    ranks = mp.start_processes(run, args=(net, opt, port, server.server_port), nprocs=2, join=False, start_method="fork")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    time.sleep(18)
     server.shutdown()
     server.server_close()
     print("the tracking server is down for maintenance")

@@ -73,7 +73,6 @@ def main():
         with contextlib.closing(sqlite3.connect(path)) as db:
             db.executescript(SCHEMA)
         board = Leaderboard(path)
-        board.start()
         db = sqlite3.connect(path, timeout=3600)
         model = build()
         opt = torch.optim.RMSprop(model.parameters(), 1e-3)
@@ -86,6 +85,8 @@ def main():
             if step % 10 == 0:
                 with db:
                     db.execute("insert into metric values (1, ?, 'loss', ?)", (step, loss.item()))
+            if step == 0:
+                board.start()
             if step % 200 == 0:
                 print(f"{step:6d} {loss.item():.4f}", flush=True)
         for error in board.errors:
