@@ -71,11 +71,12 @@ class Tracker:
                 self.rows.clear()
 
 
-def run(rank, net, opt, rendezvous, service):
+def run(rank, net, opt, rendezvous, server):
     signal.alarm(300)
+    server.socket.close()  # the parent's
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{rendezvous}", rank=rank, world_size=2)
-    tracker = Tracker(service) if rank == 0 else None
+    tracker = Tracker(server.server_port) if rank == 0 else None
     net = nn.parallel.DistributedDataParallel(net)
     for step in range(10_000_000):
         x, y = torch.rand(32, 1, 28, 28), torch.randint(10, (32,))
@@ -98,7 +99,7 @@ def main():
     net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
                         nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), 0.05)
-    ranks = mp.start_processes(run, args=(net, opt, port, server.server_port), nprocs=2, join=False, start_method="fork")
+    ranks = mp.start_processes(run, args=(net, opt, port, server), nprocs=2, join=False, start_method="fork")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     time.sleep(18)
     server.shutdown()
