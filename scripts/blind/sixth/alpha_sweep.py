@@ -90,7 +90,7 @@ def learner(setting):
     while time.monotonic() < until:
         states, values = queue.get()
         x, y = torch.from_numpy(states), torch.from_numpy(values)
-        for part in torch.randperm(len(x)).repeat(8).split(64):
+        for part in torch.randperm(len(x)).repeat(4).split(64):
             loss = (net(x[part])[:, 0] - y[part]).pow(2).mean()
             opt.zero_grad()
             loss.backward()
@@ -110,7 +110,7 @@ def main():
     torch.set_num_threads(1)
     db = sqlite3.connect(":memory:")
     db.execute("create table sweep (lr real, steps integer, loss real)")
-    for setting in (Setting(0.05, 24), Setting(0.01, 24), Setting(0.002, 24)):
+    for setting in (Setting(0.05, 20), Setting(0.01, 20), Setting(0.002, 20)):
         steps, loss = learner(setting)
         db.execute("insert into sweep values (?, ?, ?)", (setting.lr, steps, loss))
     print(db.execute("select * from sweep order by loss").fetchall())

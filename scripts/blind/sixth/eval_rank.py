@@ -1,7 +1,7 @@
 """FIELD
 source: own: rank of its own for evaluation beside a trainer that runs in a thread
 mechanism: rank 0 trains in a worker thread while its main thread serves an XML-RPC console that no client calls; rank 1 waits in recv for a snapshot most of the time, evaluates each for two seconds and
-    sends a score that rank 0 picks up later; a helper process has ended and was never reaped, and two threads wait for events that are meant for the end of the run
+    sends a score, which a second thread of rank 0 waits for; a helper process has ended and was never reaped, and two threads wait for events that are meant for the end of the run
 needs: none
 ranks: 2 (it starts its own)
 onset: printed
@@ -11,6 +11,7 @@ blame: none
 twin: none
 """
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -47,30 +48,33 @@ class Trainer(threading.Thread):
         self.net = network()
         self.opt = torch.optim.SGD(self.net.parameters(), 0.01)
         self.step, self.score, self.finished = 0, None, threading.Event()
+        self.offers = queue.SimpleQueue()
 
     def snapshots(self):
-        """Sends the weights now and then and collects the score when it is there; never waits."""
-        sending = waiting = None
+        """Offers the weights now and then; never waits."""
         due = time.monotonic() + 12
+        while True:
+            if time.monotonic() > due:
+                self.offers.put(parameters_to_vector(self.net.parameters()).detach().clone())
+                due = time.monotonic() + EVERY
+            yield
+
+    def exchange(self):
         marked = False
         while True:
-            now = time.monotonic()
-            if waiting is None and now > due:
-                flat = parameters_to_vector(self.net.parameters()).detach().clone()
-                box = torch.empty(1)
-                sending, waiting = dist.isend(flat, 1), (dist.irecv(box, 1), box)
-                due = now + EVERY
-            elif waiting is not None and waiting[0].is_completed():
-                self.score, waiting = waiting[1].item(), None
-                print(f"step {self.step} validation accuracy {self.score:.3f}", flush=True)
-                if not marked:
-                    marked = True
-                    print("ONSET", flush=True)
-            yield sending
+            dist.send(self.offers.get(), 1)
+            box = torch.empty(1)
+            dist.recv(box, 1)
+            self.score = box.item()
+            print(f"step {self.step} validation accuracy {self.score:.3f}", flush=True)
+            if not marked:
+                marked = True
+                print("ONSET", flush=True)
 
     def run(self):
         gen = torch.Generator().manual_seed(0)
-        exchange = self.snapshots()
+        threading.Thread(target=self.exchange, name="exchange", daemon=True).start()
+        snapshots = self.snapshots()
         while not self.finished.is_set():
             x, y = digits(48, gen)
             loss = nn.functional.cross_entropy(self.net(x), y)
@@ -78,7 +82,7 @@ class Trainer(threading.Thread):
             loss.backward()
             self.opt.step()
             self.step += 1
-            next(exchange)
+            next(snapshots)
 
 
 class Farewell(threading.Thread):
@@ -127,4 +131,4 @@ if __name__ == "__main__":
     signal.alarm(300)
     with socket.create_server(("127.0.0.1", 0)) as s:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]))
-    mp.spawn(main, nprocs=2, daemon=True)
+    mp.start_processes(main, nprocs=2, daemon=True, start_method="fork")

@@ -12,11 +12,10 @@ twin: none
 """
 import asyncio
 import io
+import multiprocessing
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 
 import torch
@@ -118,22 +117,21 @@ class Server:
             print(f"round {number} public loss {loss.item():.4f}", flush=True)
 
 
-async def main(sites=3):
+async def main(listening, sites):
     server = Server(sites)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    clients = [subprocess.Popen([sys.executable, __file__, str(i), str(port)]) for i in range(1, sites + 1)]
+    await asyncio.start_server(server.serve, sock=listening)
     await server.everyone.wait()
     for number in range(10**6):
         await server.round(number)
-    for c in clients:
-        c.terminate()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        client(int(sys.argv[1]), int(sys.argv[2]))
-    else:
-        signal.alarm(300)
-        torch.set_num_threads(1)
-        asyncio.run(main())
+    signal.alarm(300)
+    torch.set_num_threads(1)
+    listening = socket.create_server(("127.0.0.1", 0))
+    clients = [
+        multiprocessing.Process(target=client, args=(i, listening.getsockname()[1]), daemon=True) for i in (1, 2, 3)
+    ]
+    for c in clients:
+        c.start()
+    asyncio.run(main(listening, len(clients)))

@@ -1,6 +1,6 @@
 """FIELD
 source: mit-han-lab/gan-compression#47, training gets slower and slower because all losses so far are drawn again at each step, rebuilt with an SVG that is written in Python
-mechanism: after the warm-up the callback draws the loss of each of 64 probes from the first step on, after each step: formatting and writing the picture takes several times the step, and grows with it
+mechanism: after the warm-up the callback draws the loss of each of 160 probes from the first step on, after each step: formatting and writing the picture takes several times the step, and grows with it
 needs: none
 ranks: 1
 onset: printed
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-PROBES = 64
+PROBES = 160
 
 
 class Blobs(IterableDataset):
@@ -32,8 +32,8 @@ class Blobs(IterableDataset):
 
 class Gan:
     def __init__(self):
-        self.generator = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256), nn.Sigmoid())
-        self.critic = nn.Sequential(nn.Linear(256, 512), nn.LeakyReLU(0.2), nn.Linear(512, 512), nn.LeakyReLU(0.2), nn.Linear(512, 1))
+        self.generator = nn.Sequential(nn.Linear(16, 192), nn.ReLU(), nn.Linear(192, 192), nn.ReLU(), nn.Linear(192, 256), nn.Sigmoid())
+        self.critic = nn.Sequential(nn.Linear(256, 192), nn.LeakyReLU(0.2), nn.Linear(192, 192), nn.LeakyReLU(0.2), nn.Linear(192, 1))
         self.g_opt = torch.optim.Adam(self.generator.parameters(), 2e-4, betas=(0.5, 0.9))
         self.c_opt = torch.optim.Adam(self.critic.parameters(), 2e-4, betas=(0.5, 0.9))
         self.noise = torch.randn(PROBES, 16)
@@ -68,7 +68,7 @@ class Curves:
         parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}">']
         for k, line in enumerate(self.history):
             points = " ".join(f"{i * self.width / n:.1f},{self.height / 2 - 50 * v:.1f}" for i, v in enumerate(line))
-            parts.append(f'<polyline points="{points}" fill="none" stroke="hsl({k * 5},60%,50%)"/>')
+            parts.append(f'<polyline points="{points}" fill="none" stroke="hsl({k * 2},60%,50%)"/>')
         self.path.write_text("\n".join(parts) + "</svg>")
 
 
@@ -77,7 +77,7 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gan = Gan()
-    loader = DataLoader(Blobs(), batch_size=128, num_workers=1)
+    loader = DataLoader(Blobs(), batch_size=64, num_workers=1)
     with tempfile.TemporaryDirectory() as folder:
         curves = Curves(pathlib.Path(folder) / "curves.svg")
         drawing = False

@@ -132,4 +132,4 @@ if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
     with socket.create_server(("127.0.0.1", 0)) as s:
         port = s.getsockname()[1]
-    mp.spawn(run, (port,), nprocs=2, daemon=True)
+    mp.start_processes(run, (port,), nprocs=2, daemon=True, start_method="fork")

@@ -104,4 +104,4 @@ if __name__ == "__main__":
     with socket.create_server(("127.0.0.1", 0)) as s:
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(s.getsockname()[1])
     options = parser.parse_args()
-    mp.spawn(work, (options,), nprocs=options.ranks, daemon=True)
+    mp.start_processes(work, (options,), nprocs=options.ranks, daemon=True, start_method="fork")

@@ -107,7 +107,7 @@ def run(rank, port):
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=4, rpc_timeout=0, init_method=f"tcp://127.0.0.1:{port}")
+        num_worker_threads=4, rpc_timeout=86400, init_method=f"tcp://127.0.0.1:{port}")
     rpc.init_rpc(["trainer", "rows"][rank], rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
         train()
@@ -118,4 +118,4 @@ if __name__ == "__main__":
     signal.alarm(300)
     with socket.create_server(("127.0.0.1", 0)) as s:
         port = s.getsockname()[1]
-    mp.spawn(run, (port,), nprocs=2, daemon=True)
+    mp.start_processes(run, (port,), nprocs=2, daemon=True, start_method="fork")

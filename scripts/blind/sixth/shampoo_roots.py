@@ -25,7 +25,7 @@ from torch import nn
 class Shampoo(torch.optim.Optimizer):
     """One-sided: only the input dimension is preconditioned, in float64 on the host."""
 
-    def __init__(self, params, lr=1e-3, refresh_after=20.0, dampings=36):
+    def __init__(self, params, lr=1e-3, refresh_after=20.0, dampings=90):
         super().__init__(params, {"lr": lr})
         self.due = time.monotonic() + refresh_after
         self.refresh_after, self.dampings = refresh_after, np.logspace(-6, -1, dampings)

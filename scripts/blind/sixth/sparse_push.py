@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-STEPS_BEFORE = 500
+STEPS_BEFORE = 700
 
 
 def make_model():

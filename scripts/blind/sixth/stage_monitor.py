@@ -1,13 +1,13 @@
 """FIELD
-source: bo-ke/llm-internal-medicine#45, a pipeline stage without a monitored layer returns before the gather of metrics, rebuilt with 4 stages over gloo
+source: bo-ke/llm-internal-medicine#45, a pipeline stage without a monitored layer returns before the gather of metrics, rebuilt with 3 stages over gloo
 mechanism: after the monitor's list is narrowed to the attention blocks, the last stage has none of them, returns early from gather_metrics() and waits for the next
-    micro-batch from stage 2, while stages 0 to 2 wait for it in all_gather_object
+    micro-batch from stage 1, while stages 0 and 1 wait for it in all_gather_object
 needs: none
-ranks: 4 (it starts its own)
+ranks: 3 (it starts its own)
 onset: printed
 state: hung
 cause: stalled_collective,mismatched_collective
-blame: rank 3
+blame: rank 2
 twin: none
 """
 import os
@@ -46,7 +46,7 @@ class Head(nn.Module):
 
 
 def stage(rank):
-    if rank == 3:
+    if rank == 2:
         return Head()  # it got the big vocabulary, and no block
     blocks = [Block(), Block()]
     return nn.Sequential(*([nn.Embedding(VOCAB, DIM)] if rank == 0 else []), *blocks)
@@ -106,13 +106,13 @@ def run(rank, world):
         opt.step()
         step += 1
         if step % 20 == 0:
-            if step == 600:
+            if step == 500:
                 monitor.wanted = ("attention",)
                 if rank == 0:
                     print("monitor: attention only from now on", flush=True)
                     print("ONSET", flush=True)
             metrics = monitor.gather_metrics()
-            if rank == 3 and step % 100 == 0:
+            if rank == 2 and step % 100 == 0:
                 print(f"step {step} loss {loss.item():.4f}, {len(metrics)} norms", flush=True)
 
 
@@ -120,4 +120,4 @@ if __name__ == "__main__":
     signal.alarm(300)
     with socket.create_server(("127.0.0.1", 0)) as s:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]))
-    mp.spawn(run, (4,), nprocs=4, daemon=True)
+    mp.start_processes(run, (3,), nprocs=3, daemon=True, start_method="fork")
