@@ -17,6 +17,7 @@ from datetime import timedelta
 
 import numpy as np
 import torch
+import torch._dynamo  # the optimizers load it; once, before the ranks are forked
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn

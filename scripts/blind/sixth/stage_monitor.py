@@ -16,6 +16,7 @@ import socket
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # the optimizers load it; once, before the ranks are forked
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
@@ -106,7 +107,7 @@ def run(rank, world):
         opt.step()
         step += 1
         if step % 20 == 0:
-            if step == 500:
+            if step == 300:
                 monitor.wanted = ("attention",)
                 if rank == 0:
                     print("monitor: attention only from now on", flush=True)
