@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.nn.functional as F  # noqa: N812
 from blocks import Block
-from pairing import DEVICE, Off, Pair, Step, adam, autocast, main
+from pairing import DEVICE, Off, Pair, Step, adam, autocast, compiled, main
 from torch import Tensor, nn
 
 CARD = DEVICE == "cuda"
@@ -104,12 +104,13 @@ def resnet_planes(off: Off) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=CARD)
     pictures = torch.randn(batch, 3, side, side, device=DEVICE).contiguous(memory_format=laid_out(off))
     classes = torch.randint(1000, (batch,), device=DEVICE)
+    fast = compiled(model, off) if CARD else model
     total = 0.0
 
     def step() -> None:
         nonlocal total
         with autocast(off):
-            logits = model(pictures)
+            logits = fast(pictures)
         loss = F.cross_entropy(logits.float(), classes)
         loss.backward()
         optimizer.step()
@@ -245,10 +246,11 @@ def tuned_superresolution(off: Off) -> Step:
     optimizer = adam(model.parameters(), off)
     small = torch.rand(batch, 3, side, side, device=DEVICE).contiguous(memory_format=laid_out(off))
     large = torch.rand(batch, 3, 2 * side, 2 * side, device=DEVICE)
+    fast = compiled(model, off) if CARD else model
 
     def step() -> None:
         with autocast(off):
-            found = model(small)
+            found = fast(small)
         F.l1_loss(found.float(), large).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -258,10 +260,10 @@ def tuned_superresolution(off: Off) -> Step:
 
 PAIRS = {
     "vit_defaults": Pair(vit_defaults, ("mixed_precision", "flash_attention"), ("tf32",)),
-    "resnet_planes": Pair(resnet_planes, ("channels_last", "cudnn_benchmark", "synchronising_reads")),
+    "resnet_planes": Pair(resnet_planes, ("channels_last", "cudnn_benchmark", "synchronising_reads"), ("compile",)),
     "unet_single_slices": Pair(unet_single_slices, ("micro_batch", "mixed_precision"), steps=2),
     "denoiser_loop": Pair(denoiser_loop, ("fused_optimizer", "channels_last"), steps=2),
-    "tuned_superresolution": Pair(tuned_superresolution),
+    "tuned_superresolution": Pair(tuned_superresolution, ("compile",)),
 }
 
 if __name__ == "__main__":

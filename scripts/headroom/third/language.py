@@ -79,11 +79,12 @@ def checkpointed_encoder(off: Off) -> Step:
     optimizer = adam([*embedding.parameters(), *blocks.parameters(), *head.parameters()], off)
     ids = torch.randint(words, (batch, length), device=DEVICE)
     masked = torch.randperm(batch * length, device=DEVICE)[: batch * length // 8]
+    layers_run = [compiled(block, off) if CARD else block for block in blocks]
 
     def step() -> None:
         with autocast(off):
             x = embedding(ids)
-            for block in blocks:
+            for block in layers_run:
                 x = checkpoint(block, x, use_reentrant=False) if "checkpointing" in off else block(x)
             logits = head(x.view(-1, width)[masked])
         F.cross_entropy(logits.float(), ids.view(-1)[masked]).backward()
@@ -222,7 +223,7 @@ def tuned_long_bytes(off: Off) -> Step:
 
 PAIRS = {
     "word_decoder": Pair(word_decoder, ("matrix_sizes", "vocabulary_loss")),
-    "checkpointed_encoder": Pair(checkpointed_encoder, ("checkpointing", "fused_optimizer")),
+    "checkpointed_encoder": Pair(checkpointed_encoder, ("checkpointing", "fused_optimizer"), ("compile",)),
     "grpo_full_prefix": Pair(grpo_full_prefix, ("kv_cache", "synchronising_reads"), steps=1),
     "experts_offloaded": Pair(experts_offloaded, ("optimizer_on_cpu", "mixed_precision"), ("tf32",)),
     "tuned_long_bytes": Pair(tuned_long_bytes),

@@ -176,6 +176,7 @@ def tuned_neighbours(off: Off) -> Step:
     model = nn.Sequential(nn.Linear(2 * shown, 128), nn.ReLU(), nn.Linear(128, 64)).to(DEVICE)
     optimizer = adam(model.parameters(), off)
     wanted = torch.randint(64, (batch,), device=DEVICE)
+    fast = compiled(model, off) if CARD else model
 
     def step() -> None:
         seeds = torch.randint(nodes // 4, (batch,), device=DEVICE)
@@ -183,7 +184,7 @@ def tuned_neighbours(off: Off) -> Step:
             theirs = F.embedding_bag(near[seeds], features, mode="mean")
             both = torch.cat([features[seeds], theirs], 1)
         with autocast(off):
-            logits = model(both)
+            logits = fast(both)
         F.cross_entropy(logits.float(), wanted).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -215,11 +216,12 @@ def tuned_histories(off: Off) -> Step:
     table = torch.optim.SGD(model.seen.parameters(), lr=0.1)
     towers = adam([*model.user.parameters(), *model.item.parameters()], off)
     clicked = torch.randint(2, (batch,), device=DEVICE).float()
+    fast = compiled(model, off) if CARD else model
 
     def step() -> None:
         seen = torch.randint(items, (batch, length), device=DEVICE)
         with autocast(off):
-            found = model(seen, seen[:, :1])
+            found = fast(seen, seen[:, :1])
         F.binary_cross_entropy_with_logits(found.float(), clicked).backward()
         for optimizer in (table, towers):
             optimizer.step()
@@ -232,8 +234,8 @@ PAIRS = {
     "next_item": Pair(next_item, ("sparse_gradients", "fused_optimizer")),
     "molecule_messages": Pair(molecule_messages, ("compile", "fused_optimizer")),
     "gene_counts": Pair(gene_counts, ("pageable_copies", "tf32"), ("mixed_precision",)),
-    "tuned_neighbours": Pair(tuned_neighbours),
-    "tuned_histories": Pair(tuned_histories),
+    "tuned_neighbours": Pair(tuned_neighbours, ("compile",)),
+    "tuned_histories": Pair(tuned_histories, ("compile",)),
 }
 
 if __name__ == "__main__":
