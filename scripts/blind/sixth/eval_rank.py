@@ -3,7 +3,7 @@ source: own: rank of its own for evaluation beside a trainer that runs in a thre
 mechanism: rank 0 trains in a worker thread while its main thread serves an XML-RPC console that no client calls; rank 1 waits in recv for a snapshot most of the time, evaluates each for two seconds and
     sends a score, which a second thread of rank 0 waits for; a helper process has ended and was never reaped, and two threads wait for events that are meant for the end of the run
 needs: none
-ranks: 2 (it starts its own)
+ranks: 1 (it starts its own 2)
 onset: printed
 state: healthy
 cause: any

@@ -2,7 +2,7 @@
 source: own: federated rounds with a report that takes bootstrap confidence intervals on the coordinator (kin of pytorch/pytorch#54059, one rank validates while the others wait)
 mechanism: after round 40 rank 0 evaluates the global model on tens of thousands of bootstrap resamples, several minutes, and the two clients wait in recv for the next weights; nothing is printed meanwhile
 needs: none
-ranks: 3 (it starts its own)
+ranks: 1 (it starts its own 3)
 onset: printed
 state: busy
 cause: evaluating,waiting_on_work,computing_on_host

@@ -2,7 +2,7 @@
 source: own: two ranks of a language model that refresh their subword vocabulary in the middle of the run
 mechanism: rank 0 learns byte-pair merges in pure Python for minutes and prints nothing; rank 1 waits in the store for the key under which the merges are published
 needs: none
-ranks: 2 (it starts its own)
+ranks: 1 (it starts its own 2)
 onset: printed
 state: busy
 cause: computing_on_host,waiting_on_work

@@ -3,7 +3,7 @@ source: own: evolution of behaviours with a novelty bonus, where one rank is the
 mechanism: rank 2 keeps an archive of all behaviours and sorts the distances to all of them for each of its samples; the archive is seeded from an earlier run at the onset and grows,
     so that rank 2 comes to each all_reduce later and later, and ranks 0 and 1 wait for it
 needs: none
-ranks: 3 (it starts its own)
+ranks: 1 (it starts its own 3)
 onset: printed
 state: slow
 cause: straggling_rank,regressed

@@ -3,7 +3,7 @@ source: pytorch/pytorch#26362, nested RPC calls use up the thread pool of the ca
 mechanism: each of 8 concurrent encode() calls on the server calls lookup() on the same server when a row is cold; once the hot set expires, all four
     threads of the server's pool hold an encode() that waits for a lookup(), and no thread is left to run a lookup(); the trainer waits for its futures
 needs: none
-ranks: 2 (it starts its own)
+ranks: 1 (it starts its own 2)
 onset: printed
 state: hung
 cause: deadlocked_locks,blocked_network,stalled_collective,unknown

@@ -3,7 +3,7 @@ source: own: parameter server over gloo send/recv with thresholded gradients
 mechanism: a worker whose gradient has no entry above the threshold skips its push and goes on to pull; the server waits for that push, and both workers wait for the
     server's weights; it happens when the threshold is raised while the gradients of rank 2 are tiny
 needs: none
-ranks: 3 (it starts its own)
+ranks: 1 (it starts its own 3)
 onset: printed
 state: hung
 cause: mismatched_collective,stalled_collective,wedged_collective,blocked_network

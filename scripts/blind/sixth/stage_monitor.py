@@ -3,7 +3,7 @@ source: bo-ke/llm-internal-medicine#45, a pipeline stage without a monitored lay
 mechanism: after the monitor's list is narrowed to the attention blocks, the last stage has none of them, returns early from gather_metrics() and waits for the next
     micro-batch from stage 1, while stages 0 and 1 wait for it in all_gather_object
 needs: none
-ranks: 3 (it starts its own)
+ranks: 1 (it starts its own 3)
 onset: printed
 state: hung
 cause: stalled_collective,mismatched_collective
