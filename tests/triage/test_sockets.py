@@ -9,7 +9,7 @@ from perfwatch.gauntlet.recorded import expected_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import diagnose, judge
 from perfwatch.triage.history import History
-from perfwatch.verdict import Verdict
+from perfwatch.verdict import Level, Verdict
 from perfwatch_probes.readings import (
     Descriptor,
     Frame,
@@ -346,7 +346,7 @@ def test_a_stdin_whose_other_end_only_its_reader_holds_is_sure() -> None:
 # A training that waits in a loop which a library runs for it alone is one.
 
 
-PID, OTHER, EPOLL, LISTENS, CALLS = 700, 701, 4, 8, 9
+PID, OTHER, VISITOR, EPOLL, LISTENS, CALLS = 700, 701, 702, 4, 8, 9
 STANDARD, PACKAGES = "/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"
 LOOP = (
     Frame("select", f"{STANDARD}/selectors.py", 468),
@@ -381,6 +381,7 @@ BOOTSTRAP = Frame("_bootstrap", f"{STANDARD}/threading.py", 1002)
 HEARTBEAT = (Frame("run", f"{PACKAGES}/ipykernel/heartbeat.py", 106), BOOTSTRAP)
 TRAINER = (Frame("take", "/app/train.py", 20), Frame("fit", "/app/train.py", 44), BOOTSTRAP)
 EVENT_LOOPS_ACCEPTS = (Frame("accept", f"{STANDARD}/socket.py", 293), Frame("<module>", "/app/hub.py", 9))
+VISITS = (Frame("client", "/app/serve.py", 20), Frame("_bootstrap", f"{STANDARD}/multiprocessing/process.py", 314))
 AT_REST = Wait(call="epoll_wait", number=232, kind="poll", fd=EPOLL, forever=True)
 ON_A_PORT = Socket(family="tcp", state="LISTEN", local="0.0.0.0:8000")
 ON_A_FILE = Socket(family="unix", state="LISTEN", local="/tmp/a b;reboot")
@@ -397,10 +398,12 @@ def judged_in_a_loop(
     before: Sequence[Frame] = (),
     on: int = LISTENS,
     listens: Socket = ON_A_PORT,
+    child: bool = False,
 ) -> Verdict:
     """Of a program that has waited so for two minutes, beside another thread that waits in a futex, where one is given.
 
-    Before: where it was seen until then; on: what its event loop watches; listens: where it waits for visitors.
+    Before: where it was seen until then; on: what its event loop watches; listens: where it waits for visitors; child: one that it
+    started is connected to it, and waits for an answer.
     """
     history = History()
     history.add(0.0, Process(pid=PID, start_ticks=9, parent_pid=1, name="python", command=("python", "serve.py"),
@@ -415,12 +418,24 @@ def judged_in_a_loop(
         history.add(0.5, Steps(pid=PID, tid=PID, count=steps, step_ago_seconds=0.5, interval_seconds=(0.5,) * 8))
     if before:
         history.add(0.4, Stack(pid=PID, tid=PID, frames=tuple(before), samples=20, span_seconds=0.1))
-    threads = [(PID, frames, wait), *([(OTHER, other, LOCK)] if other else [])]
+    threads = [(PID, PID, frames, wait), *([(PID, OTHER, other, LOCK)] if other else [])]
+    if child:
+        threads.append(
+            (VISITOR, VISITOR, VISITS, Wait(call="recvfrom", number=45, kind="recv", fd=CALLS, forever=True))
+        )
+        history.add(0.0, Process(pid=VISITOR, start_ticks=10, parent_pid=PID, name="python", command=("python", "serve.py"),
+                                 python=True, torch_loaded=True))  # fmt: skip
+        for pid, peer in ((PID, VISITOR), (VISITOR, PID)):
+            pair = Socket(family="tcp", state="ESTABLISHED", local="127.0.0.1:1", peer="127.0.0.1:2", peer_pids=(peer,),
+                          received_ago_seconds=120.0)  # fmt: skip
+            history.add(0.5, Descriptor(pid=pid, fd=CALLS, kind="socket", target="socket:[3]", socket=pair))
+        watched = (LISTENS, CALLS)
+        history.add(0.5, Descriptor(pid=PID, fd=EPOLL, kind="epoll", target="anon_inode:[eventpoll]", watched=watched))
     for second in range(1, SECONDS + 1):
-        for tid, stack, blocked in threads:
-            history.add(float(second), Thread(pid=PID, tid=tid, name="python", state="S", cpu_seconds=5.0, wait=blocked,
+        for pid, tid, stack, blocked in threads:
+            history.add(float(second), Thread(pid=pid, tid=tid, name="python", state="S", cpu_seconds=5.0, wait=blocked,
                                               run_seconds=5.0, voluntary_switches=50, ran_ago_seconds=float(second)))  # fmt: skip
-            history.add(float(second), Stack(pid=PID, tid=tid, frames=tuple(stack), samples=20, span_seconds=1.0))
+            history.add(float(second), Stack(pid=pid, tid=tid, frames=tuple(stack), samples=20, span_seconds=1.0))
     history.at = float(SECONDS)
     return judge(Case(history, session(mode="attach", root_pids=(PID,))))
 
@@ -475,6 +490,14 @@ def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed(
 
     assert (verdict.state, verdict.cause) == ("hung", "deadlocked_locks")
     assert verdict.culprits[0].tid == OTHER
+
+
+@pytest.mark.parametrize(("child", "state"), [(False, "inconclusive"), (True, "hung")])
+def test_who_listens_and_is_waited_for_by_its_own_child_rests_no_more(child: bool, state: str) -> None:
+    """Its visitors are there, and it answers none of them; that one more comes from elsewhere is not ruled out."""
+    verdict = judged_in_a_loop(EVENT_LOOPS_OWN, child=child)
+
+    assert (verdict.state, verdict.confidence <= Level.MEDIUM) == (state, True)
 
 
 @pytest.mark.parametrize(("steps", "state"), [(0, "inconclusive"), (300, "hung")])

@@ -250,6 +250,14 @@ def a_releaser_runs(case: Case, *pids: int) -> bool:
     return any(task.activity is Activity.RUNS and task.waits and task.waits[0].kind is Kind.LOOP for task in found)
 
 
+def is_awaited(case: Case, pid: int) -> bool:
+    """True if a rank is waited for by another process that may release its own wait: it does not rest, something was asked of it."""
+    built = wait_graph_of(case)
+    reached = built.graph.reachable(built.starts[pid])
+    others = (resource for task in reached if task.pid not in (None, pid) for resource in task.waits)
+    return any(claim.task == ("process", pid) for resource in others for claim in built.graph.known_claims(resource))
+
+
 def ends_at(case: Case, pid: int) -> float | None:
     """When a task wakes that may release the wait of a rank: from a sleep, or at a time limit that is longer than a poll's."""
     built = wait_graph_of(case)

@@ -6,6 +6,7 @@ from itertools import islice
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
+from perfwatch.triage.graph.decide import is_awaited
 from perfwatch.triage.hang import hung, listed, named, numbered, partners, rank_of, silent_seconds, turn_of, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_trained
@@ -91,7 +92,9 @@ def blocked_network(case: Case) -> Outcome:
         listens = socket is not None and socket.state == "LISTEN"
         if listens and len(case.ranks) > 1:
             continue  # it serves: of several ranks the others tell whether it is missed
-        serves = listens and not has_trained(case, case.job.members[chain.start.pid])  # and may have no visitors
+        # It serves, and may have no visitors, unless those that it has wait for it.
+        pid = chain.start.pid
+        serves = listens and not has_trained(case, case.job.members[pid]) and not is_awaited(case, pid)
         tty = end.descriptor.target if end.descriptor is not None and end.descriptor.kind == "tty" else None
         peer = socket.peer if socket is not None and socket.peer else chain.awaited if tty else "its peer"
         sending = sends(end) is not None
@@ -103,7 +106,7 @@ def blocked_network(case: Case) -> Outcome:
             chain,
             patience=temporal(case) * (PATIENT if tty else 1.0),
             silent=_silent(chain, received),
-            ceiling=ONE_SOURCE if serves else None,
+            ceiling=ONE_SOURCE if serves else MAY_COME if listens else None,
             next=() if tty else ask(end) or ("ss -tnp",),
             culprits=(*([culprit(far)] if far is not None else []), *chain.culprits()),
             **Facts(peer=peer, quiet=received if received is not None else end.silent_seconds or 0.0, far=far, tty=tty),
