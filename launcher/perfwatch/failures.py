@@ -47,8 +47,15 @@ def _signal(number: int, name: str) -> str:
     """How Python, shells and launchers tell of the signal that ended a process."""
     by_shells = rf"\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)[:=]? *{128 + number}\b"
     return (
-        rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}"
+        rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
+        rf"\bWTERMSIG {number}\b"
     )
+
+
+def _windows(*status: int) -> str:
+    """How launchers tell of the NTSTATUS that ended a process: as a number without or with a sign, or in hex."""
+    told = "|".join(f"{code}|{code - (1 << 32)}|0x{code:X}|0x{code:x}" for code in status)
+    return rf"(?:[Ss]tatus|[Cc]ode)\W{{1,3}}(?:{told})\b"
 
 
 def _by_shell(word: str) -> str:
@@ -56,6 +63,11 @@ def _by_shell(word: str) -> str:
     return rf"(?:^|(?<=[\])\d%])|tasks? [\d,-]+: ){word}$"
 
 
+# The number of a CUDA error, as native libraries tell it: of a call of the driver, or of what ran on the card.
+_NUMBERED = (
+    r"(?:\bCUDA\b|\b[Cc]uda\b|\bcu[A-Z]\w{1,60}|\bGPU\b).{0,80}?(?:[Ff]ail(?:ed|ure)|[Ee]rror)"
+    r"(?:[ :=!(]{1,3}(?:with|error|code|status)){0,3}[ :=!(]{1,3}"
+)
 _NODE = "start it again on another node; drain this one; nvidia-smi -q -d ECC,ROW_REMAPPER"
 _RESUME = "start it again from its last checkpoint"
 _REFUSED = (
@@ -108,7 +120,7 @@ FAILURES = (
         r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: .{0,80}(?:[Oo]ut of memory|Attempting to (?:reserve|allocate))|CUDA error ?\(2\)|"
-        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|OOM when allocating|Invalid buffer size: |"
+        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|OOM when allocating(?!.{0,300}(?:device:CPU|allocator (?:\w+_)?cpu))|Invalid buffer size: |"
         r"No available memory for the cache blocks|"
         r"Free memory on device .{0,120}less than desired|larger than the (?:available KV cache memory|"
         r"maximum number of tokens that can be stored)|"
@@ -154,7 +166,7 @@ FAILURES = (
         "host_memory_refused", "out_of_memory", AFTER_FIXING, "user_code",
         r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\bMemoryError(?::|$)|"
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory|"
-        r"Unable to allocate [\d.]+ [KMGTP]iB",
+        r"Unable to allocate [\d.]+ [KMGTP]iB|OOM when allocating .{0,300}(?:device:CPU|allocator (?:\w+_)?cpu)",
         "the host refused memory that the program asked for",
         "ask for less at once; check ulimit -v and the memory limit of the container or the Slurm job",
         alike="cuda_out_of_memory; oom_killer, which gives no traceback",
@@ -248,7 +260,7 @@ FAILURES = (
         r"illegal memory access|cudaErrorIllegalAddress|misaligned address|illegal instruction was encountered|"
         r"CUDA_EXCEPTION_\d|unspecified launch failure|Memory access fault by GPU|HSA_STATUS_ERROR_MEMORY_\w+|hipErrorIllegalAddress|"
         r"NVRM: Xid \([^)]*\): (?:13|31|43|45)\b|"
-        r"[Ii]nvalid __(?:global|shared|local)__ (?:read|write|atomic)",
+        r"[Ii]nvalid __(?:global|shared|local)__ (?:read|write|atomic)|" + _NUMBERED + r"(?:700|71[4-9])\b(?! ?[\w%/.])",
         "a kernel touched memory that is not its own",
         "compute-sanitizer python ... names the kernel; CUDA_LAUNCH_BLOCKING=1 the line",
         alike="a broken card, which other programs break on as well (dcgmi diag); the Python line that is shown is mostly a "
@@ -293,6 +305,8 @@ FAILURES = (
         "the nodes",
         alike="nccl_timeout: there all ranks met before; address_in_use",
         weight=PEER,
+        through=r'/torch/distributed/rendezvous\.py", line \d+, in ',
+        instead_of=("unreachable_service", *GENERAL),
     ),
     Failure(
         "nccl_timeout", "crashed", YES, "user_code",
@@ -355,11 +369,11 @@ FAILURES = (
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|"
         r"\b(?:sub)?process\w* .{0,60}\babruptly\b|\b[Ww]orkers? .{0,40}\b(?:no longer alive|died unexpectedly)|"
         r"Pin memory thread exited unexpectedly",
-        "a worker process that prepares data ended without a word: often the OOM killer",
+        "a worker process (of a data loader, of an environment) ended without a word: often the OOM killer",
         "dmesg | grep -i 'killed process'; num_workers=0 shows an error of the data set itself",
         alike="crashed_data_worker: there the worker's own signal is named; out_of_memory, if the kernel's log has its pid",
         weight=PEER,
-        through=r'/torch/utils/data/dataloader\.py", line \d+, in _try_get_data\b',
+        through=r'/torch/utils/data/dataloader\.py", line \d+, in _try_get_data\b|/multiprocessing/connection\.py", line \d+, in _?recv',
         instead_of=("lost_peer", *GENERAL),
     ),
     Failure(
@@ -372,7 +386,7 @@ FAILURES = (
     ),
     Failure(
         "data_timeout", "crashed", YES, "data",
-        r"DataLoader timed out after [\d.]+ seconds",
+        r"(?:DataLoader|\b[Ww]orkers?) timed out after [\d.]+ seconds|^multiprocessing\.context\.TimeoutError\b",
         "a DataLoader worker gave no batch within the loader's timeout",
         "perfwatch run names the line at which the worker waits (stuck_worker); py-spy dump --pid of the worker",
         alike="dead_data_worker, which has ended; a first batch that takes long, for which the timeout is too short",
@@ -381,7 +395,7 @@ FAILURES = (
     # Signals. The words of a shell and of torch's handlers.
     Failure(
         "segmentation_fault", "killed", AFTER_FIXING, "user_code",
-        r"Segmentation fault|segfault at|general protection fault|" + _signal(11, "SIGSEGV"),
+        r"Segmentation fault|segfault at|general protection fault|" + _signal(11, "SIGSEGV") + "|" + _windows(0xC0000005, 0xC00000FD),
         "native code touched memory that is not its own",
         "python -X faulthandler; gdb on the core file (coredumpctl gdb): the newest native extension is the first "
         "suspect",
@@ -486,6 +500,7 @@ FAILURES = (
         "compile_error", "crashed", AFTER_FIXING, "user_code",
         r"torch\._dynamo\.exc\.\w+|torch\._inductor\.exc\.\w+|InductorError|BackendCompilerFailed|"
         r"LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
+        r"\bCommand '\[?'?(?:[^' ]{1,200}[/\\])?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|ninja|ptxas)(?:-\d+)?(?:\.\w{3})?['\"]|"
         r"fatal error: \S{1,200}: No such file|command '\S{0,200}(?:gcc|g\+\+|nvcc|cc)' failed|Failed to find C compiler|Ninja is required|"
         r"CUDA_HOME (?:environment variable is not set|does not exist)|MissingCUDAException|"
         r"does not match the version torch was compiled with|"
@@ -497,6 +512,7 @@ FAILURES = (
     ),
     Failure(
         "cuda_error", "crashed", YES, "gpu",
+        _NUMBERED.replace(r"\bGPU\b", r"\bGPU kernel\b") + r"[1-9]\d{0,2}\b(?! ?[\w%/.])|"
         r"CUDA(?: driver)? error(?::|\b)|\bcuda(?:Error(?!_t\b)|rtGet)\w+|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|CUDNN_BACKEND|"
         r"Triton Error \[CUDA\]|DNN library initialization failed|unable to find an engine|cuDNN Frontend error|AcceleratorError|"
         r"cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
@@ -538,7 +554,7 @@ FAILURES = (
         "permission_denied", "crashed", AFTER_FIXING, "user_code",
         r"\[Errno 30\]|: Read-only file system|"
         r"\b40[13] (?:Forbidden|Unauthorized)\b|\bAuthenticationError\b|Host key verification failed|PermissionError\b|\[Errno 13\]|"
-        r"\[Errno 1\] Operation not permitted|: Permission denied\b|"
+        r"\[Errno 1\] Operation not permitted|[:;] [Pp]ermission denied\b|\bPermissionDenied(?:Error)?\b|"
         r"\b40[13] Client Error|\bgated repo\b|api_key not configured|Unable to locate credentials|DefaultCredentialsError|"
         r"An error occurred \((?:40[13]|AccessDenied)\)|HTTP Error 40[13]",
         "a file or a service may not be used by this user",
@@ -618,7 +634,7 @@ FAILURES = (
         r"double free or corruption|"
         r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|corrupted (?:size|double-linked)|stack smashing detected|"
         r"pure virtual method called|libc\+\+abi: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
-        + _signal(6, "SIGABRT"),
+        + _signal(6, "SIGABRT") + "|" + _windows(0xC0000409),
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         alike="nccl_timeout and cuda_error, for which torch aborts: their words stand above",
@@ -677,7 +693,8 @@ FAILURES = (
         "the program raised an exception",
         _PYTHON,
         alike="an exception that the program catches, logs and gets over",
-        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)",  # whatever its name
+        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)|[Pp]ickle(?:r)?\.loads\(",  # whatever its name; of a message, which is no file
+        instead_of=("checkpoint_mismatch",),
     ),
     # No end by itself.
     Failure(
@@ -691,9 +708,9 @@ FAILURES = (
 )  # fmt: skip
 THROUGH = " raised "  # between the frame that an exception came through and the exception
 _GUESSES = "There are some potential root causes"  # Ray, of a worker whose end it does not know: each signal is named behind it
-# ``\w+Warning`` and what a log says of a try that it makes again is no end.
+# ``\w+Warning`` and what a log says of a try that it makes again is no end; what was cancelled follows from one.
 _NO_END = re.compile(
-    r"\b\w*Warning\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b|"
+    r"\b\w*Warning\b|\bCancelledError\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b|"
     r"\b(?:may|might|can|could|will) (?:lead to|result in|cause|produce)\b|"
     r"\b(?:handl|register|install|bypass|ignor)\w*\b.{0,40}\bSIG[A-Z]+|\bSIG[A-Z]+ (?:signal )?handler",
     re.IGNORECASE,

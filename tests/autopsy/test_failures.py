@@ -49,12 +49,16 @@ SAID = {
         "python invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0",
     ),
     "host_memory_refused": (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[9,512] and type float on /job:a/device:CPU:0 by allocator mklcpu",
         "MemoryError",
         "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 74.5 GiB for an array with shape (100000, 100000)",
         "RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.",
         "terminate called after throwing an instance of 'std::bad_alloc'",
     ),
-    "data_timeout": ("RuntimeError: DataLoader timed out after 30 seconds",),
+    "data_timeout": (
+        "Worker timed out after 120 seconds. This might be caused by",
+        "multiprocessing.context.TimeoutError",
+        "RuntimeError: DataLoader timed out after 30 seconds",),
     "time_limit": (
         "=>> PBS: job killed: walltime 3610 exceeded limit 3600", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO TIME LIMIT ***",),
@@ -77,6 +81,9 @@ SAID = {
         "Assertion `t >= 0 && t < n_classes` failed.",
     ),
     "cuda_illegal_access": (
+        "PhysX error: Fetching GPU Narrowphase failed! 700",
+        "[TRT] Cuda failure: 700",
+        "cuEventRecord failed with error 719",
         "Memory access fault by GPU node-1 (Agent handle: 0x561401550ed0) on address 0x7f8942626000. Reason: Page not present.",
         "OSError: (External) CUDA error(719), unspecified launch failure.",
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
@@ -148,6 +155,8 @@ SAID = {
         "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:4242]",
     ),
     "segmentation_fault": (
+        "subprocess.CalledProcessError: Command '['python.exe', 'a.py']' returned non-zero exit status 3221225477.",
+        "Process finished with exit code -1073741819 (0xC0000005)",
         "Fatal Python error: Segmentation fault",
         "python[4242]: segfault at 0 ip 00007f3a1c2b3d4e sp 00007ffc5e6f7a80 error 4 in libfoo.so[7f3a1c200000+e0000]",
     ),
@@ -198,12 +207,17 @@ SAID = {
         "step 812 loss: nan",
     ),
     "compile_error": (
+        "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/main.c', '-O3']' returned non-zero exit status 1.",
+        "CalledProcessError: Command '['C:\\\\mingw64\\\\bin\\\\gcc.EXE', 'main.c']' returned non-zero exit status 1.",
+        "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
         "torch._dynamo.exc.Unsupported: call_function BuiltinVariable(print)",
         "torch._inductor.exc.InductorError: LoweringException: AssertionError: ",
         "RuntimeError: Error building extension 'fused_adam'",
         "triton.compiler.errors.CompilationError: at 12:8:",
     ),
     "cuda_error": (
+        "PhysX error: GPU kernel 'bpSignalComplete' failed to launch with error 400!!",
+        "cuStreamSynchronize failed with error 999",
         "RuntimeError: HIP error: invalid argument",
         "XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed.",
         "RuntimeError: npuSynchronizeDevice:NPUStream.cpp:370 NPU error, error code is 107020.",
@@ -216,6 +230,8 @@ SAID = {
         "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
     ),
     "permission_denied": (
+        "tensorflow.python.framework.errors_impl.PermissionDeniedError: /logs/train; Permission denied",
+        "google.api_core.exceptions.PermissionDenied: 403 no access",
         "PermissionError: [Errno 13] Permission denied: '/data/out'", "bash: ./train.sh: Permission denied",
         "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the GetObject operation: Access Denied",
         "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: 66)",
@@ -240,13 +256,17 @@ SAID = {
         "lightning.fabric.utilities.exceptions.SIGTERMException",
     ),
     "sigkill": (
+        "_job_complete: JobId=127441 WTERMSIG 9",
         "Epoch 3:  12%|#2        | 120/1000 [02:01<14:50,  1.01s/it]Killed",
         "srun: error: node-7: task 3: Killed",
         "trainer-1 exited with code 137",
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 4242) of binary: python",
         "Killed", "./run.sh: line 3:  4242 Killed                  python train.py", "Signal 9 (SIGKILL) received by PID 4242"),
-    "abort": ("terminate called after throwing an instance of 'c10::Error'", "Signal 6 (SIGABRT) received by PID 4242"),
+    "abort": (
+        "Process finished with exit code -1073740791 (0xC0000409)",
+        "terminate called after throwing an instance of 'c10::Error'", "Signal 6 (SIGABRT) received by PID 4242"),
     "failed_child": (
+        "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'gcc.py']' returned non-zero exit status 1.",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "srun: error: node-3: task 5: Exited with exit code 1",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3",
@@ -262,6 +282,10 @@ SAID = {
     ),
 }  # fmt: skip
 NO_ENDS = (
+    "tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was cancelled",
+    "GPU worker failed 700 requests, all were served again",
+    "GPU error rate: 3",
+    "cuda cache: failed 400/900 lookups",
     "Skipping tfevents export: No module named 'tensorboard'",
     "threw in void gpuAssert(cudaError_t, const char*, int, bool)",
     "this may lead to a CUDA out of memory error",

@@ -67,12 +67,19 @@ WORDS = (
     "已杀死".encode(), "Getötet".encode(), b"too many ind", b"death signal", b"shut down", b"truncated",
     b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating", b"breakpoint trap", b"orrupted",
     b"erification failed",
-    b"creation failed", b"got 0 bytes",
+    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
+# Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit.
+_LOGGING, _LOGGED = "--- Logging error ---", "Arguments: "
+_AT_EXIT = re.compile(
+    r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b'
+)
+# torchrun, of the ranks of its host: what it says later of other hosts ends nothing.
+_SUCCEEDED = re.compile(r"worker group successfully finished|worker group finished \(SUCCEEDED\)")
 SOURCE_INDENT = 4  # of the source below a frame
 MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
@@ -343,7 +350,10 @@ class LogReader:
             int | None, tuple[str, int]
         ] = {}  # by rank, the frame whose source comes below it, and its line
         self._through: dict[int | None, Line] = {}  # by rank, the frame that makes an exception a particular one
-        self._ignored: dict[int | None, int] = {}  # by rank, where Python says that it passes over an exception
+        self._ignored: dict[
+            int | None, tuple[int, str]
+        ] = {}  # by rank, where Python says that it passes over an exception, until what
+        self._succeeded: set[str] = set()  # hosts
         self._summary: dict[str, str] | None = None
         self._summary_left = 0
         self._label: re.Pattern[str] | None = None
@@ -490,7 +500,7 @@ class LogReader:
             self.lines += 1
             if (self._wanted or not self._trains) and _PROGRESS.search(raw):
                 self._progress, self._trains = self._progress + self._wanted, True
-            if self._summary is not None or self._sources or any(word in raw for word in words):
+            if self._summary is not None or self._sources or self._ignored or any(word in raw for word in words):
                 self._line(raw)
                 self._sources = {rank: one for rank, one in self._sources.items() if one[1] + MOST_SOURCE > self.lines}
             elif _TIMED.search(raw, 0, 80):
@@ -525,14 +535,19 @@ class LogReader:
         if _SUMMARY.search(line.text):
             self._summary, self._summary_left = {}, SUMMARY_LINES
             return
-        if _IGNORED in line.text:
-            self._ignored[line.rank] = self.lines
+        if _IGNORED in line.text or _LOGGING in line.text:
+            self._ignored[line.rank] = self.lines, _LOGGED if _LOGGING in line.text else ""
+            return
+        if _SUCCEEDED.search(line.text):
+            self._succeeded.add(line.host)
             return
         if _TRACEBACK in line.text:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             return
         if match := _FRAME.match(line.text):
+            if _AT_EXIT.search(line.text):
+                self._ignored[line.rank] = self.lines, ""
             self._sources[line.rank] = line.text.strip(), self.lines
             frame = Frame(match["function"], match["file"], int(match["line"]))
             if line.rank in self._faults:
@@ -551,8 +566,13 @@ class LogReader:
             self._passed_through(line, f"{above}: {line.text.strip()}")
             return
         self._sources.pop(line.rank, None)
-        if self._ignored.pop(line.rank, -LONGEST_TRACEBACK) + LONGEST_TRACEBACK > self.lines:
-            return
+        if line.rank in self._ignored:
+            began, until = self._ignored[line.rank]
+            if line.text.startswith(until) or began + LONGEST_TRACEBACK <= self.lines:
+                del self._ignored[line.rank]
+            if began + LONGEST_TRACEBACK > self.lines:
+                self._through.pop(line.rank, None)
+                return
         if self._requeued is not None and self._progress > self._requeued:
             self._attempt, self._requeued = self._attempt + 1, None
         self._named += 1
@@ -588,6 +608,8 @@ class LogReader:
             elif through is not None and particular is not None and failure.name in particular.instead_of:
                 line, failure = line._replace(text=f"{through.text}{THROUGH}{line.text}"), particular
         if failure is None or (line.mild and failure.weight < ECHO and failure.name not in AT_ANY_LEVEL):
+            return
+        if failure.weight != ORIGIN and line.host in self._succeeded:
             return
         if failure.name not in NOT_STARTED:
             self._started_again()
