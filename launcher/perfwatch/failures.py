@@ -117,10 +117,11 @@ FAILURES = (
         r"bad_alloc: .{0,40}CUDA error|PI_ERROR_OUT_OF_RESOURCES|[Nn]ot enough GPU memory|Out of memory\. Trying to allocate|"
         r"(?:CUDA|HIP|XPU|NPU|HPU|backend) out of memory|Cuda failure .{0,8}'out of memory'|(?<!ray\.exceptions\.)\bOutOfMemoryError\b|"
         r"CUDA_ERROR_OUT_OF_MEMORY|"
-        r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
+        r"(?:CUDA|HIP) error: '?out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: .{0,80}(?:[Oo]ut of memory|Attempting to (?:reserve|allocate))|CUDA error ?\(2\)|"
-        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|OOM when allocating(?!.{0,300}(?:device:CPU|allocator (?:\w+_)?cpu))|Invalid buffer size: |"
+        r"UR_RESULT_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|OOM when allocating(?!.{0,300}(?:device:CPU|allocator (?:\w+_)?cpu))|"
+        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|Invalid buffer size: |"
         r"No available memory for the cache blocks|"
         r"Free memory on device .{0,120}less than desired|larger than the (?:available KV cache memory|"
         r"maximum number of tokens that can be stored)|"
@@ -191,7 +192,7 @@ FAILURES = (
     # Who ended it from outside.
     Failure(
         "time_limit", "killed", YES, "scheduler",
-        r"\bState[:=] ?TIMEOUT\b|"
+        r"\bState[:=] ?TIMEOUT\b|\bjob (?:is|was|has) timed[- ]out\b|not requeued because: timed-out|"
         r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b[ |]+\d+:\d+\b|"
         r"exceeded (?:its )?(?:wall ?time|time limit)|MaxRuntimeExceeded|job killed: walltime \d+ exceeded limit|TERM_RUNLIMIT",
         "the scheduler ended the job at its time limit",
@@ -200,7 +201,7 @@ FAILURES = (
     ),
     Failure(
         "preempted", "killed", YES, "scheduler",
-        r"\b(?:instance|machine|node|VM|worker|pod|job|TPU) (?:was|has been) preempted\b|"
+        r"\b(?:instance|machine|node|VM|worker|pod|job|TPU) (?:is|was|has been) preempted\b|"
         r"DUE TO (?:PREEMPTION|JOB REQUEUE)|\bPREEMPTED\b|Preempted by|node was preempted|[Rr]eason: +(?:Preempted|Preempting|"
         r"PreemptionByScheduler)|"
         r"DisruptionTarget|spot (?:instance )?interruption|TERM_PREEMPT",
@@ -210,15 +211,15 @@ FAILURES = (
     ),
     Failure(
         "node_failure", "killed", YES, "node",
-        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|[Rr]eason: +(?:NodeLost|NodeShutdown|Evicted)|"
-        r"The node was low on resource|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b",
+        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|[Rr]eason: +(?:NodeLost|NodeShutdown)|"
+        r"The node was low on resource(?!: ephemeral)|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b",
         "the node failed or gave the job up",
         _RESUME,
         alike="preempted; a job whose launcher lost its connection to a node that lives",
     ),
     Failure(
         "node_failure", "killed", YES, "node",
-        r"\bnode has (?:died|crashed)|node .{0,120}marked dead|LocalRayletDiedError",
+        r"[Rr]eason: +Evicted|\bnode has (?:died|crashed)|node .{0,120}marked dead|LocalRayletDiedError",
         "a node was lost",
         _RESUME,
         weight=PEER,
@@ -232,6 +233,7 @@ FAILURES = (
     ),
     Failure(
         "disk_full", "crashed", AFTER_FIXING, "storage",
+        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|EmptyDir volume .{1,80} exceeds the limit|"
         r"No space left on device|\bENOSPC\b|PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos",
         "a disk is full",
         "df -h; df -i; delete old checkpoints, or write elsewhere",
@@ -241,7 +243,7 @@ FAILURES = (
         "storage_error", "crashed", YES, "storage",
         r"unable to lock file|"
         r"\[Errno (?:5|6|19|70|107|108|112|116|117|121)\]|Stale file handle|Transport endpoint is not connected|"
-        r"OSError: .{0,20}Input/output error",
+        r"(?:OSError: .{0,20}|failed with )Input/output error",
         "a read or write on a file system failed",
         "look at the mount and its server: dmesg, nfsstat, lfs check servers; then start it again",
         alike="missing_file and permission_denied, which come back each time",
@@ -298,8 +300,8 @@ FAILURES = (
         r"Timed out after \d+ seconds waiting for clients|Barrier timed out|wait timeout after \d+ ?ms|client socket has timed out|"
         r"[Ss]ocket [Tt]imeout|Timed out waiting for clients|The server socket has failed to listen|DistStoreError|"
         r"DistNetworkError(?!.{0,80}(?:recv|send|reset|closed))|"
-        r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}connect .{0,60}(?:refused|timed out|unreachable)|connectFullMesh failed|"
-        r"store->get\(.{0,60}\) got error",
+        r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}(?:connect .{0,60}(?:refused|timed out|unreachable)|Connect timeout)|"
+        r"connectFullMesh failed|store->get\(.{0,60}\) got error",
         "not all ranks reached the rendezvous or its store in time",
         "the rank that is missing tells why: look for its log, MASTER_ADDR and MASTER_PORT, and the firewall between "
         "the nodes",
@@ -515,7 +517,7 @@ FAILURES = (
         _NUMBERED.replace(r"\bGPU\b", r"\bGPU kernel\b") + r"[1-9]\d{0,2}\b(?! ?[\w%/.])|"
         r"CUDA(?: driver)? error(?::|\b)|\bcuda(?:Error(?!_t\b)|rtGet)\w+|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|CUDNN_BACKEND|"
         r"Triton Error \[CUDA\]|DNN library initialization failed|unable to find an engine|cuDNN Frontend error|AcceleratorError|"
-        r"cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
+        r"UR_RESULT_ERROR_\w+|cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
         r"\bNPU (?:function )?error\b(?!, error code is)|\baicore (?:error|exception)",
         "CUDA, ROCm or another runtime of the card reported an error",
         "CUDA_LAUNCH_BLOCKING=1 (AMD_SERIALIZE_KERNEL=3) shows the line; dmesg | grep -iE 'xid|amdgpu' whether the card is sound",
@@ -646,7 +648,7 @@ FAILURES = (
         r"failed \(exitcode: -?\d+\)|\bFAILED\b[ |]+\d+:\d+|State=FAILED\b|\bnon-?zero (?:exit )?(?:code|status)\b|"
         r"srun: error: .{0,120}(?:Exited with exit code|exited)|mpirun .{0,80}exited|exits with return code = [1-9]|"
         r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?code [1-9]|\b[Ee]xit (?:code|status)[:=]? *[1-9]|"
-        r"\b(?:AlgorithmError|ExecuteUserScriptError): |MPI_ABORT was invoked|Error executing job with overrides|"
+        r"\b(?:AlgorithmError|ExecuteUserScriptError):|MPI_ABORT was invoked|Error executing job with overrides|"
         r"usually means the child failed|BackoffLimitExceeded|Back-off restarting failed container|\b(?:RayActor|ActorDied|"
         r"ActorUnavailable|"
         r"WorkerCrashed)Error\b|"
@@ -708,9 +710,9 @@ FAILURES = (
 )  # fmt: skip
 THROUGH = " raised "  # between the frame that an exception came through and the exception
 _GUESSES = "There are some potential root causes"  # Ray, of a worker whose end it does not know: each signal is named behind it
-# ``\w+Warning`` and what a log says of a try that it makes again is no end; what was cancelled follows from one.
+# ``\w+Warning`` and what a log says of a try that it makes again is no end, and what was cancelled follows from one.
 _NO_END = re.compile(
-    r"\b\w*Warning\b|\bCancelledError\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b|"
+    r"\b\w*Warning\b|\bCancelledError\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
     r"\b(?:may|might|can|could|will) (?:lead to|result in|cause|produce)\b|"
     r"\b(?:handl|register|install|bypass|ignor)\w*\b.{0,40}\bSIG[A-Z]+|\bSIG[A-Z]+ (?:signal )?handler",
     re.IGNORECASE,

@@ -17,6 +17,8 @@ SAID = {
         "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=12, emitted seq=14",
         "NVRM: Xid (PCI:0000:1b:00): 74, NVLink: fatal error detected on link 2",),
     "cuda_out_of_memory": (
+        "RuntimeError: Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "AllocateNewRegion(): Failed to allocate a memory region of 8388608 bytes. CUDA error: 'out of memory'",
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
         "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible.",
         "OSError: (External) CUDA error(2), out of memory.",
@@ -60,21 +62,31 @@ SAID = {
         "multiprocessing.context.TimeoutError",
         "RuntimeError: DataLoader timed out after 30 seconds",),
     "time_limit": (
+        "submitit.core.utils.UncompletedJobError: Job not requeued because: timed-out and not checkpointable.",
+        "Caught signal SIGUSR2 on gpu3: this job is timed-out.",
         "=>> PBS: job killed: walltime 3610 exceeded limit 3600", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO TIME LIMIT ***",),
     "preempted": (
+        "Caught signal SIGUSR2 on gpu3: this job is preempted.",
         "slurmstepd: error: *** STEP 608.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO JOB REQUEUE ***",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO PREEMPTION ***",),
     "node_failure": (
+        "Message: The node was low on resource: memory.",
+        "  Reason:       Evicted",
         "The actor is dead because its node has died. Node Id: 8f1b",
         "Worker exit type: SYSTEM_ERROR Worker exit detail: Owner's node has crashed.",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO NODE FAILURE ***",),
     "quota_exceeded": ("OSError: [Errno 122] Disk quota exceeded: '/home/ann/ckpt.pt'",),
     "disk_full": (
+        "Message: The node was low on resource: ephemeral-storage. Container trainer was using 73712Ki.",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+        'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi"',
         "OSError: [Errno 28] No space left on device",
         "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598",
     ),
-    "storage_error": ("OSError: [Errno 116] Stale file handle: '/mnt/data/shard-7'", "OSError: [Errno 5] Input/output error"),
+    "storage_error": (
+        "RuntimeError: write(): fd 29 failed with Input/output error",
+        "OSError: [Errno 116] Stale file handle: '/mnt/data/shard-7'", "OSError: [Errno 5] Input/output error"),
     "cuda_assert": (
         "RuntimeError: CUDA error: device-side assert triggered",
         "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [7,0,0] "
@@ -98,6 +110,7 @@ SAID = {
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
     "rendezvous_timeout": (
+        "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:611] Connect timeout [10.0.0.13]:27023",
         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.",
@@ -155,6 +168,7 @@ SAID = {
         "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:4242]",
     ),
     "segmentation_fault": (
+        "*** SIGSEGV (@0x110) received by PID 14665 (TID 0x70000c5f3000) stack trace: ***",
         "subprocess.CalledProcessError: Command '['python.exe', 'a.py']' returned non-zero exit status 3221225477.",
         "Process finished with exit code -1073741819 (0xC0000005)",
         "Fatal Python error: Segmentation fault",
@@ -216,6 +230,7 @@ SAID = {
         "triton.compiler.errors.CompilationError: at 12:8:",
     ),
     "cuda_error": (
+        "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
         "PhysX error: GPU kernel 'bpSignalComplete' failed to launch with error 400!!",
         "cuStreamSynchronize failed with error 999",
         "RuntimeError: HIP error: invalid argument",
@@ -266,6 +281,7 @@ SAID = {
         "Process finished with exit code -1073740791 (0xC0000409)",
         "terminate called after throwing an instance of 'c10::Error'", "Signal 6 (SIGABRT) received by PID 4242"),
     "failed_child": (
+        "sagemaker-containers ERROR    ExecuteUserScriptError:",
         "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'gcc.py']' returned non-zero exit status 1.",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "srun: error: node-3: task 5: Exited with exit code 1",
@@ -282,6 +298,8 @@ SAID = {
     ),
 }  # fmt: skip
 NO_ENDS = (
+    "this job is not timed out yet, 20 min are left",
+    "ephemeral port range: 32768 60999",
     "tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was cancelled",
     "GPU worker failed 700 requests, all were served again",
     "GPU error rate: 3",

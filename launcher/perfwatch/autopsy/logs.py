@@ -67,7 +67,8 @@ WORDS = (
     "已杀死".encode(), "Getötet".encode(), b"too many ind", b"death signal", b"shut down", b"truncated",
     b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating", b"breakpoint trap", b"orrupted",
     b"erification failed",
-    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ",
+    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
+    b"phemeral",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
@@ -85,6 +86,7 @@ MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
 NOT_STARTED = ("rendezvous_timeout", "address_in_use")
 AT_ANY_LEVEL = ("nan_guard",)  # what the program computed, which loggers call information
+_SIGNALLED = re.compile(r"^\*\*\* SIG[A-Z]+ \(@0x")  # by glog, at the level of a warning
 # faulthandler's, below the signal that it tells of: the thread that got it comes first, its innermost frame first.
 _FAULT, _OTHER_THREAD = "Fatal Python error: ", re.compile(r"^Thread 0x\w+")
 _SUMMARY = re.compile(r"Root Cause \(first observed failure\)")
@@ -607,7 +609,8 @@ class LogReader:
                 failure = named(line.text)
             elif through is not None and particular is not None and failure.name in particular.instead_of:
                 line, failure = line._replace(text=f"{through.text}{THROUGH}{line.text}"), particular
-        if failure is None or (line.mild and failure.weight < ECHO and failure.name not in AT_ANY_LEVEL):
+        told = failure is not None and (failure.name in AT_ANY_LEVEL or _SIGNALLED.match(line.text) is not None)
+        if failure is None or (line.mild and failure.weight < ECHO and not told):
             return
         if failure.weight != ORIGIN and line.host in self._succeeded:
             return
