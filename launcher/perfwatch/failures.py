@@ -43,12 +43,13 @@ class Failure:
     instead_of: tuple[str, ...] = ()
 
 
-def _signal(number: int, name: str) -> str:
-    """How Python, shells and launchers tell of the signal that ended a process."""
+def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
+    """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
     by_shells = rf"\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)[:=]? *{128 + number}\b"
+    by_zsh = rf"^(?:zsh: |\[\d+\] +[+-]? *\d+ ){word or 'terminated'}\b"
     return (
         rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
-        rf"\bWTERMSIG {number}\b"
+        rf"\bWTERMSIG {number}\b|{by_zsh}" + "".join(f"|^{one}" for one in translated)
     )
 
 
@@ -120,6 +121,7 @@ FAILURES = (
         r"(?:CUDA|HIP) error: '?out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: .{0,80}(?:[Oo]ut of memory|Attempting to (?:reserve|allocate))|CUDA error ?\(2\)|"
+        r"Out of memory error on GPU|Dst tensor is not initialized|Status: out of memory|cudaMalloc retry failed|"
         r"UR_RESULT_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|OOM when allocating(?!.{0,300}(?:device:CPU|allocator (?:\w+_)?cpu))|"
         r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|Invalid buffer size: |"
         r"No available memory for the cache blocks|"
@@ -135,7 +137,8 @@ FAILURES = (
         "shared_memory_full", "out_of_memory", AFTER_FIXING, "node",
         r"out of shared memory|insufficient shared memory \(shm\)|unable to (?:write to|open) file </torch_\w+>|"
         r"/dev/shm.{0,80}No space left|No space left on device.{0,80}/dev/shm|"
-        r"Error while creating shared memory segment|NCCL WARN Call to (?:posix_fallocate|ftruncate) failed",
+        r"Error while creating shared memory segment|unable to allocate shared memory|"
+        r"NCCL WARN Call to (?:posix_fallocate|ftruncate) failed",
         "/dev/shm is full",
         "docker run --shm-size, or a larger emptyDir of medium Memory at /dev/shm; fewer DataLoader workers",
         alike="disk_full: the same errno, but the path lies below /dev/shm",
@@ -155,7 +158,7 @@ FAILURES = (
     ),
     Failure(
         "oom_killer", "out_of_memory", AFTER_FIXING, "user_code",
-        r"\bRayOutOfMemoryError\b|"
+        r"\bRayOutOfMemoryError\b|session crashed after using all available RAM|tried to allocate more memory than is available|"
         r"Out of memory: Kill(?:ed)? process|invoked oom-killer|oom-kill:constraint|"
         r"Killed process \d+[ ,].{0,60}total-vm|oom_reaper: reaped process|killed by (?:the )?(?:kernel )?OOM|"
         r"[Ww]orkers? .{0,60}killed due to memory pressure|killed due to the node running low on memory",
@@ -278,6 +281,7 @@ FAILURES = (
         r"cudaErrorNoDevice|no CUDA-capable device|"
         r"only supports? [\w ]{1,40} GPUs or newer|doesn't support bf16|device kernel image is invalid|NVML: (?:Driver/library|Unknown)|"
         r"nvidia-container-cli: |could not select device driver|CUDA unknown error|Invalid device id|not able to use GPU|No GPUs? found|"
+        r"No operator found for `|no kernel found to launch|No available kernel\. Aborting|CUDA Setup failed despite|"
         r"(?:only supported|requires?|at least).{0,80}compute capability|CUDA-capable device\(s\) is/are busy|"
         r"CUDA driver initialization failed|Error 80[234]: |cudaErrorSystemNotReady|invalid device ordinal",
         "the GPU, its driver and this build of torch do not fit together, or there is no GPU",
@@ -330,7 +334,7 @@ FAILURES = (
         r"NCCL (?:Error|error in)|"
         r"\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)Error\b|"
         r"NCCL WARN .{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|DistBackendError|"
-        r"ncclCommInitRank|"
+        r"ncclCommInitRank|\bHCCL (?:function )?error\b|"
         r"unhandled (?:system|cuda) error|Duplicate GPU detected|NET/IB ?: Got completion .{0,80}with (?:error|status=[1-9])|"
         r"ibv_\w+ .{0,40}failed",
         "NCCL could not communicate",
@@ -356,7 +360,11 @@ FAILURES = (
         "unreachable_service", "crashed", YES, "network",
         r"Max retries exceeded|StatusCode\.UNAVAILABLE|"
         r"Max retries exceeded with url|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
-        r"Failed to establish a new connection|HTTP Error 5\d\d|\b50[0234] (?:Server Error|GET|PUT|POST)\b|couldn't connect to 'https?://|"
+        r"Failed to establish a new connection|HTTP Error 5\d\d|"
+        r"\b50[0234] (?:Server Error|GET|PUT|POST|Service Unavailable|Bad Gateway|Gateway Time-?out|Internal Server Error)\b|"
+        r"An error occurred \((?:SlowDown|ServiceUnavailable|InternalError|RequestTimeout|50[03])\)|"
+        r"^(?:\w+\.)+(?:ServiceUnavailable|RetryError)\b|"
+        r"\bConnectError\b|\bURLError\b|couldn't connect to 'https?://|"
         r"EndpointConnectionError|ChunkedEncodingError|IncompleteRead\(|ServerDisconnected|ClientConnector\w*Error|FSTimeoutError|"
         r"(?:Read|Connect)Timeout(?:Error)?\b|RemoteDisconnected|\[Errno (?:101|110|113)\]|\bCommError\b|\b429 Client Error|"
         r"CERTIFICATE_VERIFY_FAILED|"
@@ -370,6 +378,7 @@ FAILURES = (
         "dead_data_worker", "crashed", YES, "data",
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|"
         r"\b(?:sub)?process\w* .{0,60}\babruptly\b|\b[Ww]orkers? .{0,40}\b(?:no longer alive|died unexpectedly)|"
+        r"\bwas unexpectedly terminated\b|"
         r"Pin memory thread exited unexpectedly",
         "a worker process (of a data loader, of an environment) ended without a word: often the OOM killer",
         "dmesg | grep -i 'killed process'; num_workers=0 shows an error of the data set itself",
@@ -397,7 +406,9 @@ FAILURES = (
     # Signals. The words of a shell and of torch's handlers.
     Failure(
         "segmentation_fault", "killed", AFTER_FIXING, "user_code",
-        r"Segmentation fault|segfault at|general protection fault|" + _signal(11, "SIGSEGV") + "|" + _windows(0xC0000005, 0xC00000FD),
+        r"Segmentation fault|segfault at|general protection fault|"
+        + _signal(11, "SIGSEGV", "segmentation fault", "段错误", "Speicherzugriffsfehler", "Erreur de segmentation")
+        + "|" + _windows(0xC0000005, 0xC00000FD),
         "native code touched memory that is not its own",
         "python -X faulthandler; gdb on the core file (coredumpctl gdb): the newest native extension is the first "
         "suspect",
@@ -405,7 +416,7 @@ FAILURES = (
     ),
     Failure(
         "bus_error", "killed", AFTER_FIXING, "node",
-        r"\bBus error|" + _signal(7, "SIGBUS"),
+        r"\bBus error|" + _signal(7, "SIGBUS", "bus error", "总线错误"),
         "memory that was mapped cannot be had: a full /dev/shm or a file that was cut short",
         "df -h /dev/shm; docker run --shm-size; check the mapped file",
         alike="segmentation_fault: there the address is wrong, here its memory cannot be had",
@@ -501,7 +512,7 @@ FAILURES = (
     Failure(
         "compile_error", "crashed", AFTER_FIXING, "user_code",
         r"torch\._dynamo\.exc\.\w+|torch\._inductor\.exc\.\w+|InductorError|BackendCompilerFailed|"
-        r"LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
+        r"nvrtc: error|LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
         r"\bCommand '\[?'?(?:[^' ]{1,200}[/\\])?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|ninja|ptxas)(?:-\d+)?(?:\.\w{3})?['\"]|"
         r"fatal error: \S{1,200}: No such file|command '\S{0,200}(?:gcc|g\+\+|nvcc|cc)' failed|Failed to find C compiler|Ninja is required|"
         r"CUDA_HOME (?:environment variable is not set|does not exist)|MissingCUDAException|"
@@ -517,6 +528,8 @@ FAILURES = (
         _NUMBERED.replace(r"\bGPU\b", r"\bGPU kernel\b") + r"[1-9]\d{0,2}\b(?! ?[\w%/.])|"
         r"CUDA(?: driver)? error(?::|\b)|\bcuda(?:Error(?!_t\b)|rtGet)\w+|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|CUDNN_BACKEND|"
         r"Triton Error \[CUDA\]|DNN library initialization failed|unable to find an engine|cuDNN Frontend error|AcceleratorError|"
+        r"cublasLt ran into an error|\bBlas \w+ launch failed|probably because cuDNN failed to initialize|(?:cuFFT|cuSPARSE|cuRAND) error|"
+        r"(?:CUSPARSE|CURAND|HIPBLAS|MIOPEN)_STATUS_\w+|\bCUFFT_[A-Z]\w+|miopenStatus\w+|rocblas_status_\w+|\bhipError\w+|"
         r"UR_RESULT_ERROR_\w+|cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
         r"\bNPU (?:function )?error\b(?!, error code is)|\baicore (?:error|exception)",
         "CUDA, ROCm or another runtime of the card reported an error",
@@ -617,7 +630,7 @@ FAILURES = (
     ),
     Failure(
         "sigkill", "killed", YES, "unknown",
-        _by_shell("Killed") + "|" r"^(?:已杀死|Getötet)$|" + _signal(9, "SIGKILL"),
+        _by_shell("Killed(?:: 9)?") + "|" + _signal(9, "SIGKILL", "killed", "已杀死$", "Getötet$", "Убито$"),
         "SIGKILL ended it: the OOM killer, the scheduler or a person",
         "dmesg | grep -i 'killed process'; sacct -j JOBID; kubectl describe pod",
         alike="cgroup_out_of_memory and oom_killer: the kernel's log tells; time_limit, where SIGTERM was not heeded",
@@ -632,11 +645,11 @@ FAILURES = (
     ),
     Failure(
         "abort", "killed", AFTER_FIXING, "unknown",
-        r"terminate called (?:after throwing|without)|^Aborted\b|" + _by_shell(r"Aborted(?: \(core dumped\))?") + r"|"
+        r"failed assertion `|terminate called (?:after throwing|without)|^Aborted\b|" + _by_shell(r"Aborted(?: \(core dumped\))?") + r"|"
         r"double free or corruption|"
         r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|corrupted (?:size|double-linked)|stack smashing detected|"
         r"pure virtual method called|libc\+\+abi: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
-        + _signal(6, "SIGABRT") + "|" + _windows(0xC0000409),
+        + _signal(6, "SIGABRT", "abort", "已放弃", "Abgebrochen") + "|" + _windows(0xC0000409),
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         alike="nccl_timeout and cuda_error, for which torch aborts: their words stand above",
