@@ -330,11 +330,9 @@ FAILURES = (
     ),
     Failure(
         "nccl_error", "crashed", YES, "network",
-        r"NCCL communicator was aborted|\bnccl(?:InvalidUsage|InvalidArgument|InternalError|SystemError|UnhandledCudaError|RemoteError)\b|"
-        r"NCCL (?:Error|error in)|"
-        r"\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)Error\b|"
-        r"NCCL WARN .{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|DistBackendError|"
-        r"ncclCommInitRank|\bHCCL (?:function )?error\b|"
+        r"NCCL communicator was aborted|\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)(?:Error)?\b|"
+        r"NCCL WARN (?!Failed to open lib).{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|"
+        r"NCCL (?:Error|error in)|DistBackendError|ncclCommInitRank|\bHCCL (?:function )?error\b|"
         r"unhandled (?:system|cuda) error|Duplicate GPU detected|NET/IB ?: Got completion .{0,80}with (?:error|status=[1-9])|"
         r"ibv_\w+ .{0,40}failed",
         "NCCL could not communicate",
@@ -358,8 +356,7 @@ FAILURES = (
     ),
     Failure(
         "unreachable_service", "crashed", YES, "network",
-        r"Max retries exceeded|StatusCode\.UNAVAILABLE|"
-        r"Max retries exceeded with url|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
+        r"Max retries exceeded|StatusCode\.UNAVAILABLE|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
         r"Failed to establish a new connection|HTTP Error 5\d\d|"
         r"\b50[0234] (?:Server Error|GET|PUT|POST|Service Unavailable|Bad Gateway|Gateway Time-?out|Internal Server Error)\b|"
         r"An error occurred \((?:SlowDown|ServiceUnavailable|InternalError|RequestTimeout|50[03])\)|"

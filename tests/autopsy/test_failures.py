@@ -298,6 +298,7 @@ SAID = {
     ),
 }  # fmt: skip
 NO_ENDS = (
+    "node-7:41:88 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
     "this job is not timed out yet, 20 min are left",
     "ephemeral port range: 32768 60999",
     "tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was cancelled",

@@ -372,8 +372,27 @@ def test_what_python_passes_over_is_no_end(tmp_path: Path) -> None:
     at_exit = f'{trace}  File "/usr/lib/multiprocessing/util.py", line 300, in _run_finalizers\n    finalizer()\nOSError: [Errno 16] busy\n'
     logged = f"--- Logging error ---\n{trace}OSError: [Errno 28] No space left on device\nMessage: 'CUDA error'\nArguments: ()\n"
 
-    assert of_log(tmp_path, STEPS + at_exit + logged).sub_cause is None
+    pins = (
+        trace
+        + '  File "/opt/torch/utils/data/_utils/pin_memory.py", line 28, in _pin_memory_loop\nConnectionRefusedError: [Errno 111] no\n'
+    )
+
+    assert of_log(tmp_path, STEPS + at_exit + logged + pins).sub_cause is None
     assert of_log(tmp_path, STEPS + logged + KEY_ERROR).sub_cause == "python_exception"
+
+
+def test_of_a_chain_of_exceptions_the_one_that_says_more_counts(tmp_path: Path) -> None:
+    """Where the first is of no kind; else the first is the reason."""
+    chain = "{}\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n{}\n"
+    stops, limit, full = (
+        "StopIteration",
+        "RuntimeError: received 0 items of ancdata",
+        "OSError: [Errno 28] No space left on device",
+    )
+
+    assert of_log(tmp_path, STEPS + chain.format(stops, limit)).sub_cause == "resource_limit"
+    assert of_log(tmp_path, STEPS + chain.format(full, limit)).sub_cause == "disk_full"
+    assert of_log(tmp_path, STEPS + f"{stops}\n{limit}\n").sub_cause == "python_exception"
 
 
 def test_ranks_that_succeeded_have_no_end_of_their_launcher(tmp_path: Path) -> None:

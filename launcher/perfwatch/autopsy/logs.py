@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from perfwatch.failures import ECHO, ORIGIN, THROUGH, named
+from perfwatch.failures import ECHO, GENERAL, ORIGIN, THROUGH, named
 from perfwatch.triage.questions import is_user
 from perfwatch_probes.bounds import LATEST_CREATED, MOST_RANKS
 from perfwatch_probes.readings import FailureLine, Frame, LogSpan
@@ -68,7 +68,7 @@ WORDS = (
     b"too many ind", b"death signal", b"shut down", b"truncated",
     b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating", b"breakpoint trap", b"orrupted",
     b"erification failed",
-    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
+    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource", b"exceeds the limit",
     b"zsh: ", b" killed", b"vailable RAM",
     b"is available", b"kernel found", b"not initialized", b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
     b"phemeral",
@@ -77,11 +77,14 @@ _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
-# Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit.
+# Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit,
+# and torch's thread that pins memory leaves it to the main one to say what it means.
 _LOGGING, _LOGGED = "--- Logging error ---", "Arguments: "
-_AT_EXIT = re.compile(
-    r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b'
+_PASSED_OVER = re.compile(
+    r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b|'
+    r'/torch/utils/data/_utils/pin_memory\.py", line \d+, in _?pin_memory_loop\b'
 )
+_CHAINED = re.compile(r"\s*(?:During handling of the above exception|The above exception was the direct cause)")
 # torchrun, of the ranks of its host: what it says later of other hosts ends nothing.
 _SUCCEEDED = re.compile(r"worker group successfully finished|worker group finished \(SUCCEEDED\)")
 SOURCE_INDENT = 4  # of the source below a frame
@@ -359,6 +362,10 @@ class LogReader:
             int | None, tuple[int, str]
         ] = {}  # by rank, where Python says that it passes over an exception, until what
         self._succeeded: set[str] = set()  # hosts
+        self._general: dict[
+            int | None, _Kept
+        ] = {}  # by rank, its newest exception that says no more than that it was raised
+        self._chained: set[int | None] = set()  # ranks whose next exception was raised while that one was handled
         self._summary: dict[str, str] | None = None
         self._summary_left = 0
         self._label: re.Pattern[str] | None = None
@@ -546,12 +553,15 @@ class LogReader:
         if _SUCCEEDED.search(line.text):
             self._succeeded.add(line.host)
             return
+        if _CHAINED.match(line.text):
+            self._chained.add(line.rank)
+            return
         if _TRACEBACK in line.text:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             return
         if match := _FRAME.match(line.text):
-            if _AT_EXIT.search(line.text):
+            if _PASSED_OVER.search(line.text):
                 self._ignored[line.rank] = self.lines, ""
             self._sources[line.rank] = line.text.strip(), self.lines
             frame = Frame(match["function"], match["file"], int(match["line"]))
@@ -634,13 +644,21 @@ class LogReader:
         )
         if line.text.startswith(_FAULT) and len(self._faults) < MOST_KEPT_APART:
             self._faults[line.rank] = found
-        self._keep(found, failure.weight, failure.hint)
+        kept = self._keep(found, failure.weight, failure.hint)
+        general = self._general.pop(line.rank, None)
+        if failure.name in GENERAL:
+            self._general[line.rank] = kept
+        elif general is not None and line.rank in self._chained and failure.weight == ORIGIN:
+            for ends in (self._first, self._last):
+                if general in ends:
+                    ends.remove(general)
+        self._chained.discard(line.rank)
 
     def _started_again(self) -> None:
         """The ranks run again after their launcher was about to start them, unless they never met."""
         self._attempt, self._again = self._attempt + (self._again is not None), None
 
-    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> None:
+    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> _Kept:
         self._wanted, self._newest_progress = True, self._progress
         entry = _Kept(one, self._progress, self._trains, weight)
         if hint:
@@ -649,6 +667,7 @@ class LogReader:
             self._first.append(entry)
         else:
             self._last.append(entry)
+        return entry
 
     def _in_summary(self, text: str) -> None:
         assert self._summary is not None
