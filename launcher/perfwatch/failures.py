@@ -46,10 +46,10 @@ class Failure:
 def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
     """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
     by_shells = rf"\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)[:=]? *{128 + number}\b"
-    by_zsh = rf"^(?:zsh: |\[\d+\] +[+-]? *\d+ ){word or 'terminated'}\b"
+    others = ([rf"(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b"] if word else []) + [*translated]
     return (
         rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
-        rf"\bWTERMSIG {number}\b|{by_zsh}" + "".join(f"|^{one}" for one in translated)
+        rf"\bWTERMSIG {number}\b" + "".join(f"|^{one}" for one in others)
     )
 
 
@@ -619,7 +619,7 @@ FAILURES = (
     Failure(
         "terminated", "killed", YES, "scheduler",
         r"SignalException: .{0,60}got signal: \d+|\bSIGTERMException\b|^Terminated\b|" + _by_shell("Terminated") + r"|: Terminated +\S|"
-        r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM"),
+        r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM", "terminated"),
         "SIGTERM asked it to end",
         "the scheduler's log tells who sent it: sacct, kubectl get events",
         alike="time_limit and preempted, which the scheduler's own words tell",
@@ -705,7 +705,7 @@ FAILURES = (
         "the program raised an exception",
         _PYTHON,
         alike="an exception that the program catches, logs and gets over",
-        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)|[Pp]ickle(?:r)?\.loads\(",  # whatever its name; of a message, which is no file
+        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)|[Pp]ickler?\.loads\(",  # whatever its name; of a message, which is no file
         instead_of=("checkpoint_mismatch",),
     ),
     # No end by itself.

@@ -168,6 +168,8 @@ SAID = {
         "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:4242]",
     ),
     "segmentation_fault": (
+        "zsh: segmentation fault  python train.py",
+        "段错误 (核心已转储)",
         "*** SIGSEGV (@0x110) received by PID 14665 (TID 0x70000c5f3000) stack trace: ***",
         "subprocess.CalledProcessError: Command '['python.exe', 'a.py']' returned non-zero exit status 3221225477.",
         "Process finished with exit code -1073741819 (0xC0000005)",
@@ -265,12 +267,16 @@ SAID = {
         "AssertionError"),
     "interrupted": ("KeyboardInterrupt", "slurmstepd: error: *** STEP 77.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 ***"),
     "terminated": (
+        "zsh: terminated  python train.py",
         "12%|#2        | 120/1000 [02:01<14:50,  1.01s/it]Terminated",
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: 15",
         "Terminated",
         "lightning.fabric.utilities.exceptions.SIGTERMException",
     ),
     "sigkill": (
+        "zsh: killed     python train.py",
+        "[1]  + 12345 killed     python train.py",
+        "已杀死",
         "_job_complete: JobId=127441 WTERMSIG 9",
         "Epoch 3:  12%|#2        | 120/1000 [02:01<14:50,  1.01s/it]Killed",
         "srun: error: node-7: task 3: Killed",
@@ -298,6 +304,7 @@ SAID = {
     ),
 }  # fmt: skip
 NO_ENDS = (
+    "[1] 12345 samples killed by the filter",
     "node-7:41:88 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
     "this job is not timed out yet, 20 min are left",
     "ephemeral port range: 32768 60999",

@@ -515,6 +515,9 @@ class LogReader:
             if self._summary is not None or self._sources or self._ignored or any(word in raw for word in words):
                 self._line(raw)
                 self._sources = {rank: one for rank, one in self._sources.items() if one[1] + MOST_SOURCE > self.lines}
+                self._ignored = {
+                    rank: one for rank, one in self._ignored.items() if one[0] + LONGEST_TRACEBACK > self.lines
+                }
             elif _TIMED.search(raw, 0, 80):
                 self._timed = raw
         self._timed = b""
@@ -582,12 +585,10 @@ class LogReader:
             return
         self._sources.pop(line.rank, None)
         if line.rank in self._ignored:
-            began, until = self._ignored[line.rank]
-            if line.text.startswith(until) or began + LONGEST_TRACEBACK <= self.lines:
+            if line.text.startswith(self._ignored[line.rank][1]):
                 del self._ignored[line.rank]
-            if began + LONGEST_TRACEBACK > self.lines:
-                self._through.pop(line.rank, None)
-                return
+            self._through.pop(line.rank, None)
+            return
         if self._requeued is not None and self._progress > self._requeued:
             self._attempt, self._requeued = self._attempt + 1, None
         self._named += 1
