@@ -64,14 +64,12 @@ WORDS = (
     b"condition", b"imminent", b"container-cli", b"device driver", b"MPI_ABORT", b"xit status", b"means the child", b"backoff", b"Back-off",
     b"Unable to", b"eartbeat", b"Barrier", b"MaxRuntime", b"NVML", b"iverged", b"what():", b"refused", b"longer alive",
     b"times out", b"aicore", b"zero exit",
-    *(word.encode() for word in ("已", "Getötet", "Убито", "错误", "griffsfehler", "Abgebrochen")), b"egmenta", b"egmento",
-    b"too many ind", b"death signal", b"shut down", b"truncated",
-    b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating", b"breakpoint trap", b"orrupted",
-    b"erification failed",
-    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource", b"exceeds the limit",
-    b"zsh: ", b" killed", b"vailable RAM",
-    b"is available", b"kernel found", b"not initialized", b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
-    b"phemeral",
+    *(word.encode() for word in ("已", "Getötet", "Убито", "错误", "griffsfehler", "Abgebrochen")), b"egmenta", b"too many ind",
+    b"death signal", b"shut down", b"truncated", b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating",
+    b"breakpoint trap", b"orrupted", b"erification failed",
+    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
+    b"exceeds the limit", b"zsh: ", b" killed", b"vailable RAM", b"phemeral", b"is available", b"kernel found", b"not initialized",
+    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
