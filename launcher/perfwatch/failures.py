@@ -43,12 +43,20 @@ class Failure:
     instead_of: tuple[str, ...] = ()
 
 
-def _signal(number: int, name: str) -> str:
-    """How Python, shells and launchers tell of the signal that ended a process."""
+def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
+    """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
     by_shells = rf"\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)[:=]? *{128 + number}\b"
+    others = ([rf"(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b"] if word else []) + [*translated]
     return (
-        rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}"
+        rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
+        rf"\bWTERMSIG {number}\b" + "".join(f"|^{one}" for one in others)
     )
+
+
+def _windows(*status: int) -> str:
+    """How launchers tell of the NTSTATUS that ended a process: as a number without or with a sign, or in hex."""
+    told = "|".join(f"{code}|{code - (1 << 32)}|0x{code:X}|0x{code:x}" for code in status)
+    return rf"(?:[Ss]tatus|[Cc]ode)\W{{1,3}}(?:{told})\b"
 
 
 def _by_shell(word: str) -> str:
@@ -56,6 +64,11 @@ def _by_shell(word: str) -> str:
     return rf"(?:^|(?<=[\])\d%])|tasks? [\d,-]+: ){word}$"
 
 
+# The number of a CUDA error, as native libraries tell it: of a call of the driver, or of what ran on the card.
+_NUMBERED = (
+    r"(?:\bCUDA\b|\b[Cc]uda\b|\bcu[A-Z]\w{1,60}|\bGPU\b).{0,80}?(?:[Ff]ail(?:ed|ure)|[Ee]rror)"
+    r"(?:[ :=!(]{1,3}(?:with|error|code|status)){0,3}[ :=!(]{1,3}"
+)
 _NODE = "start it again on another node; drain this one; nvidia-smi -q -d ECC,ROW_REMAPPER"
 _RESUME = "start it again from its last checkpoint"
 _REFUSED = (
@@ -105,10 +118,12 @@ FAILURES = (
         r"bad_alloc: .{0,40}CUDA error|PI_ERROR_OUT_OF_RESOURCES|[Nn]ot enough GPU memory|Out of memory\. Trying to allocate|"
         r"(?:CUDA|HIP|XPU|NPU|HPU|backend) out of memory|Cuda failure .{0,8}'out of memory'|(?<!ray\.exceptions\.)\bOutOfMemoryError\b|"
         r"CUDA_ERROR_OUT_OF_MEMORY|"
-        r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
+        r"(?:CUDA|HIP) error: '?out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
         r"RESOURCE_EXHAUSTED: .{0,80}(?:[Oo]ut of memory|Attempting to (?:reserve|allocate))|CUDA error ?\(2\)|"
-        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|OOM when allocating|Invalid buffer size: |"
+        r"Out of memory error on GPU|Dst tensor is not initialized|Status: out of memory|cudaMalloc retry failed|"
+        r"UR_RESULT_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|OOM when allocating(?!.{0,300}(?:device:CPU|allocator (?:\w+_)?cpu))|"
+        r"(?:cudaMalloc failed|GPUassert): out of memory|in memory space hbm|Invalid buffer size: |"
         r"No available memory for the cache blocks|"
         r"Free memory on device .{0,120}less than desired|larger than the (?:available KV cache memory|"
         r"maximum number of tokens that can be stored)|"
@@ -122,7 +137,8 @@ FAILURES = (
         "shared_memory_full", "out_of_memory", AFTER_FIXING, "node",
         r"out of shared memory|insufficient shared memory \(shm\)|unable to (?:write to|open) file </torch_\w+>|"
         r"/dev/shm.{0,80}No space left|No space left on device.{0,80}/dev/shm|"
-        r"Error while creating shared memory segment|NCCL WARN Call to (?:posix_fallocate|ftruncate) failed",
+        r"Error while creating shared memory segment|unable to allocate shared memory|"
+        r"NCCL WARN Call to (?:posix_fallocate|ftruncate) failed",
         "/dev/shm is full",
         "docker run --shm-size, or a larger emptyDir of medium Memory at /dev/shm; fewer DataLoader workers",
         alike="disk_full: the same errno, but the path lies below /dev/shm",
@@ -142,7 +158,7 @@ FAILURES = (
     ),
     Failure(
         "oom_killer", "out_of_memory", AFTER_FIXING, "user_code",
-        r"\bRayOutOfMemoryError\b|"
+        r"\bRayOutOfMemoryError\b|session crashed after using all available RAM|tried to allocate more memory than is available|"
         r"Out of memory: Kill(?:ed)? process|invoked oom-killer|oom-kill:constraint|"
         r"Killed process \d+[ ,].{0,60}total-vm|oom_reaper: reaped process|killed by (?:the )?(?:kernel )?OOM|"
         r"[Ww]orkers? .{0,60}killed due to memory pressure|killed due to the node running low on memory",
@@ -154,7 +170,7 @@ FAILURES = (
         "host_memory_refused", "out_of_memory", AFTER_FIXING, "user_code",
         r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\bMemoryError(?::|$)|"
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory|"
-        r"Unable to allocate [\d.]+ [KMGTP]iB",
+        r"Unable to allocate [\d.]+ [KMGTP]iB|OOM when allocating .{0,300}(?:device:CPU|allocator (?:\w+_)?cpu)",
         "the host refused memory that the program asked for",
         "ask for less at once; check ulimit -v and the memory limit of the container or the Slurm job",
         alike="cuda_out_of_memory; oom_killer, which gives no traceback",
@@ -179,7 +195,7 @@ FAILURES = (
     # Who ended it from outside.
     Failure(
         "time_limit", "killed", YES, "scheduler",
-        r"\bState[:=] ?TIMEOUT\b|"
+        r"\bState[:=] ?TIMEOUT\b|\bjob (?:is|was|has) timed[- ]out\b|not requeued because: timed-out|"
         r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b[ |]+\d+:\d+\b|"
         r"exceeded (?:its )?(?:wall ?time|time limit)|MaxRuntimeExceeded|job killed: walltime \d+ exceeded limit|TERM_RUNLIMIT",
         "the scheduler ended the job at its time limit",
@@ -188,7 +204,7 @@ FAILURES = (
     ),
     Failure(
         "preempted", "killed", YES, "scheduler",
-        r"\b(?:instance|machine|node|VM|worker|pod|job|TPU) (?:was|has been) preempted\b|"
+        r"\b(?:instance|machine|node|VM|worker|pod|job|TPU) (?:is|was|has been) preempted\b|"
         r"DUE TO (?:PREEMPTION|JOB REQUEUE)|\bPREEMPTED\b|Preempted by|node was preempted|[Rr]eason: +(?:Preempted|Preempting|"
         r"PreemptionByScheduler)|"
         r"DisruptionTarget|spot (?:instance )?interruption|TERM_PREEMPT",
@@ -198,15 +214,15 @@ FAILURES = (
     ),
     Failure(
         "node_failure", "killed", YES, "node",
-        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|[Rr]eason: +(?:NodeLost|NodeShutdown|Evicted)|"
-        r"The node was low on resource|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b",
+        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|[Rr]eason: +(?:NodeLost|NodeShutdown)|"
+        r"The node was low on resource(?!: ephemeral)|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b",
         "the node failed or gave the job up",
         _RESUME,
         alike="preempted; a job whose launcher lost its connection to a node that lives",
     ),
     Failure(
         "node_failure", "killed", YES, "node",
-        r"\bnode has (?:died|crashed)|node .{0,120}marked dead|LocalRayletDiedError",
+        r"[Rr]eason: +Evicted|\bnode has (?:died|crashed)|node .{0,120}marked dead|LocalRayletDiedError",
         "a node was lost",
         _RESUME,
         weight=PEER,
@@ -220,6 +236,7 @@ FAILURES = (
     ),
     Failure(
         "disk_full", "crashed", AFTER_FIXING, "storage",
+        r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|EmptyDir volume .{1,80} exceeds the limit|"
         r"No space left on device|\bENOSPC\b|PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos",
         "a disk is full",
         "df -h; df -i; delete old checkpoints, or write elsewhere",
@@ -229,7 +246,7 @@ FAILURES = (
         "storage_error", "crashed", YES, "storage",
         r"unable to lock file|"
         r"\[Errno (?:5|6|19|70|107|108|112|116|117|121)\]|Stale file handle|Transport endpoint is not connected|"
-        r"OSError: .{0,20}Input/output error",
+        r"(?:OSError: .{0,20}|failed with )Input/output error",
         "a read or write on a file system failed",
         "look at the mount and its server: dmesg, nfsstat, lfs check servers; then start it again",
         alike="missing_file and permission_denied, which come back each time",
@@ -248,7 +265,7 @@ FAILURES = (
         r"illegal memory access|cudaErrorIllegalAddress|misaligned address|illegal instruction was encountered|"
         r"CUDA_EXCEPTION_\d|unspecified launch failure|Memory access fault by GPU|HSA_STATUS_ERROR_MEMORY_\w+|hipErrorIllegalAddress|"
         r"NVRM: Xid \([^)]*\): (?:13|31|43|45)\b|"
-        r"[Ii]nvalid __(?:global|shared|local)__ (?:read|write|atomic)",
+        r"[Ii]nvalid __(?:global|shared|local)__ (?:read|write|atomic)|" + _NUMBERED + r"(?:700|71[4-9])\b(?! ?[\w%/.])",
         "a kernel touched memory that is not its own",
         "compute-sanitizer python ... names the kernel; CUDA_LAUNCH_BLOCKING=1 the line",
         alike="a broken card, which other programs break on as well (dcgmi diag); the Python line that is shown is mostly a "
@@ -264,6 +281,7 @@ FAILURES = (
         r"cudaErrorNoDevice|no CUDA-capable device|"
         r"only supports? [\w ]{1,40} GPUs or newer|doesn't support bf16|device kernel image is invalid|NVML: (?:Driver/library|Unknown)|"
         r"nvidia-container-cli: |could not select device driver|CUDA unknown error|Invalid device id|not able to use GPU|No GPUs? found|"
+        r"No operator found for `|no kernel found to launch|No available kernel\. Aborting|CUDA Setup failed despite|"
         r"(?:only supported|requires?|at least).{0,80}compute capability|CUDA-capable device\(s\) is/are busy|"
         r"CUDA driver initialization failed|Error 80[234]: |cudaErrorSystemNotReady|invalid device ordinal",
         "the GPU, its driver and this build of torch do not fit together, or there is no GPU",
@@ -286,13 +304,15 @@ FAILURES = (
         r"Timed out after \d+ seconds waiting for clients|Barrier timed out|wait timeout after \d+ ?ms|client socket has timed out|"
         r"[Ss]ocket [Tt]imeout|Timed out waiting for clients|The server socket has failed to listen|DistStoreError|"
         r"DistNetworkError(?!.{0,80}(?:recv|send|reset|closed))|"
-        r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}connect .{0,60}(?:refused|timed out|unreachable)|connectFullMesh failed|"
-        r"store->get\(.{0,60}\) got error",
+        r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}(?:connect .{0,60}(?:refused|timed out|unreachable)|Connect timeout)|"
+        r"connectFullMesh failed|store->get\(.{0,60}\) got error",
         "not all ranks reached the rendezvous or its store in time",
         "the rank that is missing tells why: look for its log, MASTER_ADDR and MASTER_PORT, and the firewall between "
         "the nodes",
         alike="nccl_timeout: there all ranks met before; address_in_use",
         weight=PEER,
+        through=r'/torch/distributed/rendezvous\.py", line \d+, in ',
+        instead_of=("unreachable_service", *GENERAL),
     ),
     Failure(
         "nccl_timeout", "crashed", YES, "user_code",
@@ -310,11 +330,9 @@ FAILURES = (
     ),
     Failure(
         "nccl_error", "crashed", YES, "network",
-        r"NCCL communicator was aborted|\bnccl(?:InvalidUsage|InvalidArgument|InternalError|SystemError|UnhandledCudaError|RemoteError)\b|"
-        r"NCCL (?:Error|error in)|"
-        r"\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)Error\b|"
-        r"NCCL WARN .{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|DistBackendError|"
-        r"ncclCommInitRank|"
+        r"NCCL communicator was aborted|\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)(?:Error)?\b|"
+        r"NCCL WARN (?!Failed to open lib).{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|"
+        r"NCCL (?:Error|error in)|DistBackendError|ncclCommInitRank|\bHCCL (?:function )?error\b|"
         r"unhandled (?:system|cuda) error|Duplicate GPU detected|NET/IB ?: Got completion .{0,80}with (?:error|status=[1-9])|"
         r"ibv_\w+ .{0,40}failed",
         "NCCL could not communicate",
@@ -338,9 +356,12 @@ FAILURES = (
     ),
     Failure(
         "unreachable_service", "crashed", YES, "network",
-        r"Max retries exceeded|StatusCode\.UNAVAILABLE|"
-        r"Max retries exceeded with url|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
-        r"Failed to establish a new connection|HTTP Error 5\d\d|\b50[0234] (?:Server Error|GET|PUT|POST)\b|couldn't connect to 'https?://|"
+        r"Max retries exceeded|StatusCode\.UNAVAILABLE|Temporary failure in name resolution|Name or service not known|Connection refused\b|"
+        r"Failed to establish a new connection|HTTP Error 5\d\d|"
+        r"\b50[0234] (?:Server Error|GET|PUT|POST|Service Unavailable|Bad Gateway|Gateway Time-?out|Internal Server Error)\b|"
+        r"An error occurred \((?:SlowDown|ServiceUnavailable|InternalError|RequestTimeout|50[03])\)|"
+        r"^(?:\w+\.)+(?:ServiceUnavailable|RetryError)\b|"
+        r"\bConnectError\b|\bURLError\b|couldn't connect to 'https?://|"
         r"EndpointConnectionError|ChunkedEncodingError|IncompleteRead\(|ServerDisconnected|ClientConnector\w*Error|FSTimeoutError|"
         r"(?:Read|Connect)Timeout(?:Error)?\b|RemoteDisconnected|\[Errno (?:101|110|113)\]|\bCommError\b|\b429 Client Error|"
         r"CERTIFICATE_VERIFY_FAILED|"
@@ -354,12 +375,13 @@ FAILURES = (
         "dead_data_worker", "crashed", YES, "data",
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|"
         r"\b(?:sub)?process\w* .{0,60}\babruptly\b|\b[Ww]orkers? .{0,40}\b(?:no longer alive|died unexpectedly)|"
+        r"\bwas unexpectedly terminated\b|"
         r"Pin memory thread exited unexpectedly",
-        "a worker process that prepares data ended without a word: often the OOM killer",
+        "a worker process (of a data loader, of an environment) ended without a word: often the OOM killer",
         "dmesg | grep -i 'killed process'; num_workers=0 shows an error of the data set itself",
         alike="crashed_data_worker: there the worker's own signal is named; out_of_memory, if the kernel's log has its pid",
         weight=PEER,
-        through=r'/torch/utils/data/dataloader\.py", line \d+, in _try_get_data\b',
+        through=r'/torch/utils/data/dataloader\.py", line \d+, in _try_get_data\b|/multiprocessing/connection\.py", line \d+, in _?recv',
         instead_of=("lost_peer", *GENERAL),
     ),
     Failure(
@@ -372,7 +394,7 @@ FAILURES = (
     ),
     Failure(
         "data_timeout", "crashed", YES, "data",
-        r"DataLoader timed out after [\d.]+ seconds",
+        r"(?:DataLoader|\b[Ww]orkers?) timed out after [\d.]+ seconds|^multiprocessing\.context\.TimeoutError\b",
         "a DataLoader worker gave no batch within the loader's timeout",
         "perfwatch run names the line at which the worker waits (stuck_worker); py-spy dump --pid of the worker",
         alike="dead_data_worker, which has ended; a first batch that takes long, for which the timeout is too short",
@@ -381,7 +403,9 @@ FAILURES = (
     # Signals. The words of a shell and of torch's handlers.
     Failure(
         "segmentation_fault", "killed", AFTER_FIXING, "user_code",
-        r"Segmentation fault|segfault at|general protection fault|" + _signal(11, "SIGSEGV"),
+        r"Segmentation fault|segfault at|general protection fault|"
+        + _signal(11, "SIGSEGV", "segmentation fault", "段错误", "Speicherzugriffsfehler", "Erreur de segmentation")
+        + "|" + _windows(0xC0000005, 0xC00000FD),
         "native code touched memory that is not its own",
         "python -X faulthandler; gdb on the core file (coredumpctl gdb): the newest native extension is the first "
         "suspect",
@@ -389,7 +413,7 @@ FAILURES = (
     ),
     Failure(
         "bus_error", "killed", AFTER_FIXING, "node",
-        r"\bBus error|" + _signal(7, "SIGBUS"),
+        r"\bBus error|" + _signal(7, "SIGBUS", "bus error", "总线错误"),
         "memory that was mapped cannot be had: a full /dev/shm or a file that was cut short",
         "df -h /dev/shm; docker run --shm-size; check the mapped file",
         alike="segmentation_fault: there the address is wrong, here its memory cannot be had",
@@ -485,7 +509,8 @@ FAILURES = (
     Failure(
         "compile_error", "crashed", AFTER_FIXING, "user_code",
         r"torch\._dynamo\.exc\.\w+|torch\._inductor\.exc\.\w+|InductorError|BackendCompilerFailed|"
-        r"LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
+        r"nvrtc: error|LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
+        r"\bCommand '\[?'?(?:[^' ]{1,200}[/\\])?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|ninja|ptxas)(?:-\d+)?(?:\.\w{3})?['\"]|"
         r"fatal error: \S{1,200}: No such file|command '\S{0,200}(?:gcc|g\+\+|nvcc|cc)' failed|Failed to find C compiler|Ninja is required|"
         r"CUDA_HOME (?:environment variable is not set|does not exist)|MissingCUDAException|"
         r"does not match the version torch was compiled with|"
@@ -497,9 +522,12 @@ FAILURES = (
     ),
     Failure(
         "cuda_error", "crashed", YES, "gpu",
+        _NUMBERED.replace(r"\bGPU\b", r"\bGPU kernel\b") + r"[1-9]\d{0,2}\b(?! ?[\w%/.])|"
         r"CUDA(?: driver)? error(?::|\b)|\bcuda(?:Error(?!_t\b)|rtGet)\w+|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|CUDNN_BACKEND|"
         r"Triton Error \[CUDA\]|DNN library initialization failed|unable to find an engine|cuDNN Frontend error|AcceleratorError|"
-        r"cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
+        r"cublasLt ran into an error|\bBlas \w+ launch failed|probably because cuDNN failed to initialize|(?:cuFFT|cuSPARSE|cuRAND) error|"
+        r"(?:CUSPARSE|CURAND|HIPBLAS|MIOPEN)_STATUS_\w+|\bCUFFT_[A-Z]\w+|miopenStatus\w+|rocblas_status_\w+|\bhipError\w+|"
+        r"UR_RESULT_ERROR_\w+|cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
         r"\bNPU (?:function )?error\b(?!, error code is)|\baicore (?:error|exception)",
         "CUDA, ROCm or another runtime of the card reported an error",
         "CUDA_LAUNCH_BLOCKING=1 (AMD_SERIALIZE_KERNEL=3) shows the line; dmesg | grep -iE 'xid|amdgpu' whether the card is sound",
@@ -538,7 +566,7 @@ FAILURES = (
         "permission_denied", "crashed", AFTER_FIXING, "user_code",
         r"\[Errno 30\]|: Read-only file system|"
         r"\b40[13] (?:Forbidden|Unauthorized)\b|\bAuthenticationError\b|Host key verification failed|PermissionError\b|\[Errno 13\]|"
-        r"\[Errno 1\] Operation not permitted|: Permission denied\b|"
+        r"\[Errno 1\] Operation not permitted|[:;] [Pp]ermission denied\b|\bPermissionDenied(?:Error)?\b|"
         r"\b40[13] Client Error|\bgated repo\b|api_key not configured|Unable to locate credentials|DefaultCredentialsError|"
         r"An error occurred \((?:40[13]|AccessDenied)\)|HTTP Error 40[13]",
         "a file or a service may not be used by this user",
@@ -591,7 +619,7 @@ FAILURES = (
     Failure(
         "terminated", "killed", YES, "scheduler",
         r"SignalException: .{0,60}got signal: \d+|\bSIGTERMException\b|^Terminated\b|" + _by_shell("Terminated") + r"|: Terminated +\S|"
-        r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM"),
+        r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM", "terminated"),
         "SIGTERM asked it to end",
         "the scheduler's log tells who sent it: sacct, kubectl get events",
         alike="time_limit and preempted, which the scheduler's own words tell",
@@ -599,7 +627,7 @@ FAILURES = (
     ),
     Failure(
         "sigkill", "killed", YES, "unknown",
-        _by_shell("Killed") + "|" r"^(?:已杀死|Getötet)$|" + _signal(9, "SIGKILL"),
+        _by_shell("Killed(?:: 9)?") + "|" + _signal(9, "SIGKILL", "killed", "已杀死$", "Getötet$", "Убито$"),
         "SIGKILL ended it: the OOM killer, the scheduler or a person",
         "dmesg | grep -i 'killed process'; sacct -j JOBID; kubectl describe pod",
         alike="cgroup_out_of_memory and oom_killer: the kernel's log tells; time_limit, where SIGTERM was not heeded",
@@ -614,11 +642,11 @@ FAILURES = (
     ),
     Failure(
         "abort", "killed", AFTER_FIXING, "unknown",
-        r"terminate called (?:after throwing|without)|^Aborted\b|" + _by_shell(r"Aborted(?: \(core dumped\))?") + r"|"
+        r"failed assertion `|terminate called (?:after throwing|without)|^Aborted\b|" + _by_shell(r"Aborted(?: \(core dumped\))?") + r"|"
         r"double free or corruption|"
         r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|corrupted (?:size|double-linked)|stack smashing detected|"
         r"pure virtual method called|libc\+\+abi: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
-        + _signal(6, "SIGABRT"),
+        + _signal(6, "SIGABRT", "abort", "已放弃", "Abgebrochen") + "|" + _windows(0xC0000409),
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         alike="nccl_timeout and cuda_error, for which torch aborts: their words stand above",
@@ -630,7 +658,7 @@ FAILURES = (
         r"failed \(exitcode: -?\d+\)|\bFAILED\b[ |]+\d+:\d+|State=FAILED\b|\bnon-?zero (?:exit )?(?:code|status)\b|"
         r"srun: error: .{0,120}(?:Exited with exit code|exited)|mpirun .{0,80}exited|exits with return code = [1-9]|"
         r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?code [1-9]|\b[Ee]xit (?:code|status)[:=]? *[1-9]|"
-        r"\b(?:AlgorithmError|ExecuteUserScriptError): |MPI_ABORT was invoked|Error executing job with overrides|"
+        r"\b(?:AlgorithmError|ExecuteUserScriptError):|MPI_ABORT was invoked|Error executing job with overrides|"
         r"usually means the child failed|BackoffLimitExceeded|Back-off restarting failed container|\b(?:RayActor|ActorDied|"
         r"ActorUnavailable|"
         r"WorkerCrashed)Error\b|"
@@ -677,7 +705,8 @@ FAILURES = (
         "the program raised an exception",
         _PYTHON,
         alike="an exception that the program catches, logs and gets over",
-        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)",  # whatever its name
+        through=r" raised (?:\w+\.)*[A-Z]\w*(?:: |$)|[Pp]ickler?\.loads\(",  # whatever its name; of a message, which is no file
+        instead_of=("checkpoint_mismatch",),
     ),
     # No end by itself.
     Failure(
@@ -691,9 +720,9 @@ FAILURES = (
 )  # fmt: skip
 THROUGH = " raised "  # between the frame that an exception came through and the exception
 _GUESSES = "There are some potential root causes"  # Ray, of a worker whose end it does not know: each signal is named behind it
-# ``\w+Warning`` and what a log says of a try that it makes again is no end.
+# ``\w+Warning`` and what a log says of a try that it makes again is no end, and what was cancelled follows from one.
 _NO_END = re.compile(
-    r"\b\w*Warning\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\bwill retry\b|\battempt \d+/\d+\b|\bclosing signal\b|"
+    r"\b\w*Warning\b|\bCancelledError\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
     r"\b(?:may|might|can|could|will) (?:lead to|result in|cause|produce)\b|"
     r"\b(?:handl|register|install|bypass|ignor)\w*\b.{0,40}\bSIG[A-Z]+|\bSIG[A-Z]+ (?:signal )?handler",
     re.IGNORECASE,

@@ -326,6 +326,84 @@ EOFError: Ran out of input
     assert "EOFError: Ran out of input" in verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("place", "said", "name"),
+    [
+        ("multiprocessing/connection.py, 383, _recv: raise EOFError", "EOFError", "dead_data_worker"),
+        (
+            "multiprocessing/connection.py, 250, recv: buf = self._recv_bytes()",
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "dead_data_worker",
+        ),
+        (
+            "torch/distributed/rendezvous.py, 143, _env_rendezvous_handler: store = TCPStore(address, port)",
+            "ValueError: host not found: Name or service not known",
+            "rendezvous_timeout",
+        ),
+        (
+            "job/net.py, 9, ask: return socket.getaddrinfo(host, port)",
+            "ValueError: Name or service not known",
+            "unreachable_service",
+        ),
+        (
+            "job/gather.py, 157, all: pickle.loads(bytes(buffer))",
+            "_pickle.UnpicklingError: invalid load key",
+            "python_exception",
+        ),
+        (
+            "job/tools.py, 5, state: pickle.load(file)",
+            "_pickle.UnpicklingError: invalid load key",
+            "checkpoint_mismatch",
+        ),
+    ],
+)
+def test_a_frame_tells_what_the_same_exception_is(tmp_path: Path, place: str, said: str, name: str) -> None:
+    """A pipe without its other end, a launcher's address, a message that is no file; and the look-alikes."""
+    where, source = place.split(": ", 1)
+    file, line, function = where.split(", ")
+    frame = f'  File "/opt/{file}", line {line}, in {function}\n    {source}\n'
+
+    assert of_log(tmp_path, f"{STEPS}Traceback (most recent call last):\n{frame}{said}\n").sub_cause == name
+
+
+def test_what_python_passes_over_is_no_end(tmp_path: Path) -> None:
+    """What a logger's handler raises, with the message that it was given, and what is run when a process exits."""
+    trace = "Traceback (most recent call last):\n"
+    at_exit = f'{trace}  File "/usr/lib/multiprocessing/util.py", line 300, in _run_finalizers\n    finalizer()\nOSError: [Errno 16] busy\n'
+    logged = f"--- Logging error ---\n{trace}OSError: [Errno 28] No space left on device\nMessage: 'CUDA error'\nArguments: ()\n"
+
+    pins = (
+        trace
+        + '  File "/opt/torch/utils/data/_utils/pin_memory.py", line 28, in _pin_memory_loop\nConnectionRefusedError: [Errno 111] no\n'
+    )
+
+    assert of_log(tmp_path, STEPS + at_exit + logged + pins).sub_cause is None
+    assert of_log(tmp_path, STEPS + logged + KEY_ERROR).sub_cause == "python_exception"
+
+
+def test_of_a_chain_of_exceptions_the_one_that_says_more_counts(tmp_path: Path) -> None:
+    """Where the first is of no kind; else the first is the reason."""
+    chain = "{}\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n{}\n"
+    stops, limit, full = (
+        "StopIteration",
+        "RuntimeError: received 0 items of ancdata",
+        "OSError: [Errno 28] No space left on device",
+    )
+
+    assert of_log(tmp_path, STEPS + chain.format(stops, limit)).sub_cause == "resource_limit"
+    assert of_log(tmp_path, STEPS + chain.format(full, limit)).sub_cause == "disk_full"
+    assert of_log(tmp_path, STEPS + f"{stops}\n{limit}\n").sub_cause == "python_exception"
+
+
+def test_ranks_that_succeeded_have_no_end_of_their_launcher(tmp_path: Path) -> None:
+    """It waits for the other hosts, and some have gone: unless its own ranks failed."""
+    said = "INFO:torch.distributed.elastic.agent.server.api:Local worker group finished ({}). Waiting 300 seconds for other agents\n"
+    waits = "Traceback (most recent call last):\nRuntimeError: Socket Timeout\n"
+
+    assert of_log(tmp_path, STEPS + said.format("SUCCEEDED") + waits).sub_cause is None
+    assert of_log(tmp_path, STEPS + said.format("FAILED") + waits).sub_cause == "rendezvous_timeout"
+
+
 def test_hosts_before_each_line_are_no_part_of_it(tmp_path: Path) -> None:
     """As pdsh and its like write them; they are told apart by standing before nearly every line."""
     lines = "".join(f"node-{number % 2}: step {number} loss 3.2\n" for number in range(40))

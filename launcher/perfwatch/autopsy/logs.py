@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from perfwatch.failures import ECHO, ORIGIN, THROUGH, named
+from perfwatch.failures import ECHO, GENERAL, ORIGIN, THROUGH, named
 from perfwatch.triage.questions import is_user
 from perfwatch_probes.bounds import LATEST_CREATED, MOST_RANKS
 from perfwatch_probes.readings import FailureLine, Frame, LogSpan
@@ -64,20 +64,33 @@ WORDS = (
     b"condition", b"imminent", b"container-cli", b"device driver", b"MPI_ABORT", b"xit status", b"means the child", b"backoff", b"Back-off",
     b"Unable to", b"eartbeat", b"Barrier", b"MaxRuntime", b"NVML", b"iverged", b"what():", b"refused", b"longer alive",
     b"times out", b"aicore", b"zero exit",
-    "已杀死".encode(), "Getötet".encode(), b"too many ind", b"death signal", b"shut down", b"truncated",
-    b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating", b"breakpoint trap", b"orrupted",
-    b"erification failed",
-    b"creation failed", b"got 0 bytes",
+    *(word.encode() for word in ("已", "Getötet", "Убито", "错误", "griffsfehler", "Abgebrochen")), b"egmenta", b"too many ind",
+    b"death signal", b"shut down", b"truncated", b"thread exited", b"Cannot load", b"smashing", b"virtual method", b"terminating",
+    b"breakpoint trap", b"orrupted", b"erification failed",
+    b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
+    b"exceeds the limit", b"zsh: ", b" killed", b"vailable RAM", b"phemeral", b"is available", b"kernel found", b"not initialized",
+    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
+# Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit,
+# and torch's thread that pins memory leaves it to the main one to say what it means.
+_LOGGING, _LOGGED = "--- Logging error ---", "Arguments: "
+_PASSED_OVER = re.compile(
+    r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b|'
+    r'/torch/utils/data/_utils/pin_memory\.py", line \d+, in _?pin_memory_loop\b'
+)
+_CHAINED = re.compile(r"\s*(?:During handling of the above exception|The above exception was the direct cause)")
+# torchrun, of the ranks of its host: what it says later of other hosts ends nothing.
+_SUCCEEDED = re.compile(r"worker group successfully finished|worker group finished \(SUCCEEDED\)")
 SOURCE_INDENT = 4  # of the source below a frame
 MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
 NOT_STARTED = ("rendezvous_timeout", "address_in_use")
 AT_ANY_LEVEL = ("nan_guard",)  # what the program computed, which loggers call information
+_SIGNALLED = re.compile(r"^\*\*\* SIG[A-Z]+ \(@0x")  # by glog, at the level of a warning
 # faulthandler's, below the signal that it tells of: the thread that got it comes first, its innermost frame first.
 _FAULT, _OTHER_THREAD = "Fatal Python error: ", re.compile(r"^Thread 0x\w+")
 _SUMMARY = re.compile(r"Root Cause \(first observed failure\)")
@@ -343,7 +356,14 @@ class LogReader:
             int | None, tuple[str, int]
         ] = {}  # by rank, the frame whose source comes below it, and its line
         self._through: dict[int | None, Line] = {}  # by rank, the frame that makes an exception a particular one
-        self._ignored: dict[int | None, int] = {}  # by rank, where Python says that it passes over an exception
+        self._ignored: dict[
+            int | None, tuple[int, str]
+        ] = {}  # by rank, where Python says that it passes over an exception, until what
+        self._succeeded: set[str] = set()  # hosts
+        self._general: dict[
+            int | None, _Kept
+        ] = {}  # by rank, its newest exception that says no more than that it was raised
+        self._chained: set[int | None] = set()  # ranks whose next exception was raised while that one was handled
         self._summary: dict[str, str] | None = None
         self._summary_left = 0
         self._label: re.Pattern[str] | None = None
@@ -490,9 +510,12 @@ class LogReader:
             self.lines += 1
             if (self._wanted or not self._trains) and _PROGRESS.search(raw):
                 self._progress, self._trains = self._progress + self._wanted, True
-            if self._summary is not None or self._sources or any(word in raw for word in words):
+            if self._summary is not None or self._sources or self._ignored or any(word in raw for word in words):
                 self._line(raw)
                 self._sources = {rank: one for rank, one in self._sources.items() if one[1] + MOST_SOURCE > self.lines}
+                self._ignored = {
+                    rank: one for rank, one in self._ignored.items() if one[0] + LONGEST_TRACEBACK > self.lines
+                }
             elif _TIMED.search(raw, 0, 80):
                 self._timed = raw
         self._timed = b""
@@ -525,14 +548,22 @@ class LogReader:
         if _SUMMARY.search(line.text):
             self._summary, self._summary_left = {}, SUMMARY_LINES
             return
-        if _IGNORED in line.text:
-            self._ignored[line.rank] = self.lines
+        if _IGNORED in line.text or _LOGGING in line.text:
+            self._ignored[line.rank] = self.lines, _LOGGED if _LOGGING in line.text else ""
+            return
+        if _SUCCEEDED.search(line.text):
+            self._succeeded.add(line.host)
+            return
+        if _CHAINED.match(line.text):
+            self._chained.add(line.rank)
             return
         if _TRACEBACK in line.text:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             return
         if match := _FRAME.match(line.text):
+            if _PASSED_OVER.search(line.text):
+                self._ignored[line.rank] = self.lines, ""
             self._sources[line.rank] = line.text.strip(), self.lines
             frame = Frame(match["function"], match["file"], int(match["line"]))
             if line.rank in self._faults:
@@ -551,7 +582,10 @@ class LogReader:
             self._passed_through(line, f"{above}: {line.text.strip()}")
             return
         self._sources.pop(line.rank, None)
-        if self._ignored.pop(line.rank, -LONGEST_TRACEBACK) + LONGEST_TRACEBACK > self.lines:
+        if line.rank in self._ignored:
+            if line.text.startswith(self._ignored[line.rank][1]):
+                del self._ignored[line.rank]
+            self._through.pop(line.rank, None)
             return
         if self._requeued is not None and self._progress > self._requeued:
             self._attempt, self._requeued = self._attempt + 1, None
@@ -587,7 +621,10 @@ class LogReader:
                 failure = named(line.text)
             elif through is not None and particular is not None and failure.name in particular.instead_of:
                 line, failure = line._replace(text=f"{through.text}{THROUGH}{line.text}"), particular
-        if failure is None or (line.mild and failure.weight < ECHO and failure.name not in AT_ANY_LEVEL):
+        told = failure is not None and (failure.name in AT_ANY_LEVEL or _SIGNALLED.match(line.text) is not None)
+        if failure is None or (line.mild and failure.weight < ECHO and not told):
+            return
+        if failure.weight != ORIGIN and line.host in self._succeeded:
             return
         if failure.name not in NOT_STARTED:
             self._started_again()
@@ -606,13 +643,21 @@ class LogReader:
         )
         if line.text.startswith(_FAULT) and len(self._faults) < MOST_KEPT_APART:
             self._faults[line.rank] = found
-        self._keep(found, failure.weight, failure.hint)
+        kept = self._keep(found, failure.weight, failure.hint)
+        general = self._general.pop(line.rank, None)
+        if failure.name in GENERAL:
+            self._general[line.rank] = kept
+        elif general is not None and line.rank in self._chained and failure.weight == ORIGIN:
+            for ends in (self._first, self._last):
+                if general in ends:
+                    ends.remove(general)
+        self._chained.discard(line.rank)
 
     def _started_again(self) -> None:
         """The ranks run again after their launcher was about to start them, unless they never met."""
         self._attempt, self._again = self._attempt + (self._again is not None), None
 
-    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> None:
+    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> _Kept:
         self._wanted, self._newest_progress = True, self._progress
         entry = _Kept(one, self._progress, self._trains, weight)
         if hint:
@@ -621,6 +666,7 @@ class LogReader:
             self._first.append(entry)
         else:
             self._last.append(entry)
+        return entry
 
     def _in_summary(self, text: str) -> None:
         assert self._summary is not None
