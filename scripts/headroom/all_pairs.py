@@ -2,9 +2,9 @@
 
     python scripts/headroom/all_pairs.py FOLDER ARCHIVES [SECONDS [NAME ...]]
 
-Names choose pairs; ``first``, ``second`` and ``third`` choose one set of them. Whatever still runs after SECONDS (default 480) is
-ended. Each pair leaves NAME.json (step times) and its torch traces in FOLDER; archives of at most 14 MB hold them all.
-CUDA_VISIBLE_DEVICES limits the cards; the programs of two ranks want two.
+Names choose pairs; ``first`` and ``second`` choose one set of them. Whatever still runs after SECONDS (default 480) is ended. Each
+pair leaves NAME.json (step times) and its torch traces in FOLDER; archives of at most 14 MB hold them all. CUDA_VISIBLE_DEVICES
+limits the cards; the programs of two ranks want two.
 """
 
 import contextlib
@@ -19,10 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FAMILIES = (
-    "decoder", "encoder", "vision", "tables", "sequences", "second/language", "second/images", "second/others",
-    "third/language", "third/images", "third/sequences", "third/tables",
-)  # fmt: skip
+FAMILIES = ("decoder", "encoder", "vision", "tables", "sequences", "second/language", "second/images", "second/others")
 OF_RANKS = ("ranks", "second/cards")
 AT_ONCE = 6
 ARCHIVE_BYTES, MOST_ARCHIVES = 14_000_000, 7
@@ -72,7 +69,7 @@ def _packed(folder: Path, archives: Path) -> None:
 
 
 def _wanted(family: str, name: str, chosen: set[str]) -> bool:
-    return not chosen or name in chosen or (family.split("/")[0] if "/" in family else "first") in chosen
+    return not chosen or name in chosen or ("second" if family.startswith("second/") else "first") in chosen
 
 
 def _names(family: str) -> list[str]:

@@ -5,9 +5,7 @@ The gauntlet, ``perfwatch drill --all``, runs every drill, also under ``perfwatc
 No sleep is ever "long enough": each program says over a FIFO when its fault begins.
 """
 
-import os
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,13 +24,6 @@ pytestmark = [
 ]
 TRIED = ("dead_worker", "stalled_collective", "healthy_key_listener")
 BY_NAME = {drill.name: drill for drill in DRILLS}
-MUCH = 0.25  # of a CPU, by what is none of ours: a healthy program is contended there, and perfwatch says so
-
-
-def others_seconds() -> float:
-    """CPU seconds that this machine has spent since it started on what is neither this process nor a child that has ended."""
-    user, nice, system, _, _, *more = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(more)) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -42,11 +33,7 @@ def test_a_real_program_gets_the_right_verdict(name: str, tmp_path: Path) -> Non
     if (reason := unmet(drill.needs)) is not None:
         pytest.skip(reason)
 
-    began, others = time.monotonic(), others_seconds()
     row, _ = run_attempt(Attempt(drill, "loud", 0), Conditions(folder=tmp_path, python=sys.executable))
 
     assert (row.broken, row.fault) == (None, None)
-    took = (others_seconds() - others) / (time.monotonic() - began)
-    if row.cause == "contended_cpu" and took > MUCH:
-        pytest.skip(f"other work took {took:.1f} CPUs meanwhile: the verdict is right about the machine")
     assert row.right, f"said {row.state}/{row.cause} ({row.confidence}): {row.summary}"

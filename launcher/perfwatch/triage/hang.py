@@ -12,7 +12,7 @@ from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
 from perfwatch.triage.graph.decide import fate_of, in_call, state_of
-from perfwatch.triage.graph.model import Prospect, Stale, Unsampled
+from perfwatch.triage.graph.model import Prospect, Stale
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in, temporal
@@ -27,7 +27,7 @@ from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.waits.threads import A_LOCK, OTHERS_MOVE, awaited, other_threads
 from perfwatch.triage.waits.threads import nearest as fell_silent_with
 from perfwatch.triage.words.frames import any_tag, is_named, is_user, short_name, show, user_frames
-from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Link, Outcome, doing
+from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Link, Outcome, doing
 from perfwatch_probes.readings import Frame
 
 NOT_KNOWN = ("unknown", NATIVE_WAIT)
@@ -138,12 +138,6 @@ def is_settled(case: Case, chain: Chain) -> bool:
     return fate is not None and (fate.prospect is Prospect.SETTLED or isinstance(fate.why, Stale))
 
 
-def is_unsampled(case: Case, chain: Chain) -> bool:
-    """True if what may release the wait of a rank was sampled too seldom to know whether it works."""
-    fate = fate_of(case, chain.start.pid)
-    return fate is not None and fate.prospect is Prospect.OPEN and isinstance(fate.why, Unsampled)
-
-
 def patience_of(case: Case, chain: Chain) -> float:
     """Seconds of silence before a wait is called hung: where nothing can release it those of the graph's table, else the hang timeout."""
     if not is_settled(case, chain):
@@ -205,8 +199,6 @@ def hung(
     decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
     blamed = chain.culprits() if culprits is None else tuple(culprits)
     sure = min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end))
-    if is_unsampled(case, chain):
-        sure = min(sure, Level.LOW)
     found = line.finding(case, blamed, sure, **known)
     return msgspec.structs.replace(
         found,

@@ -15,8 +15,6 @@ from perfwatch.traces.torch_host import inside
 
 FEW_LAUNCHES = 200  # a step: a graph or a compiler has something to merge
 ONE_KERNEL = re.compile(r"batchnorm_|bn_[fb]w_")
-# A compiler calls these as they are, whatever kernels they launch (torch/_inductor/lowering.py falls back to the library's).
-BY_LIBRARY = ("aten::_cudnn_rnn", "aten::_thnn_fused", "aten::_embedding_bag", "aten::_fft", "aten::sort")
 LEAST_TOKENS = 8  # one after the other: they are generated
 MOST_PADDING = 0.6  # of what a batch computes; less is usual where lengths are like each other
 
@@ -72,24 +70,21 @@ def attention_mask(facts: Facts) -> Seen | None:
 
 def compile_(facts: Facts) -> Seen | None:
     """Loops that a compiler would fuse."""
-    loops = [one for one in facts.loops if not _by_library(one.operation)]
-    seconds = facts.steps.per_step(loops)
-    if facts.fused or facts.graphed > 0.5 or not loops:
+    seconds = facts.steps.per_step(facts.loops)
+    if facts.fused or facts.graphed > 0.5 or not facts.loops:
         return None
-    launched = len(loops) / facts.steps.count
+    launched = len(facts.loops) / facts.steps.count
     told = (
         f"{facts.share(seconds)} are {launched:,.0f} pointwise, normalisation and copy kernels a step, each by itself "
-        f"({longest(loops)})"
+        f"({longest(facts.loops)})"
     )
     # cuDNN's batch normalisation is one kernel already.
-    whole = facts.steps.per_step(one for one in loops if ONE_KERNEL.search(one.name))
+    whole = facts.steps.per_step(one for one in facts.loops if ONE_KERNEL.search(one.name))
     least, most = 0.3 * (seconds - whole), 0.7 * seconds
     host = facts.host_of(launched)
-    return Seen(told, Saved(card=least), Saved(card=most, host=0.4 * host), facts.steps.top_line(operations_of(loops)))
-
-
-def _by_library(operation: Operation | None) -> bool:
-    return operation is not None and any(one.name.startswith(BY_LIBRARY) for one in operation.outer())
+    return Seen(
+        told, Saved(card=least), Saved(card=most, host=0.4 * host), facts.steps.top_line(operations_of(facts.loops))
+    )
 
 
 def cuda_graphs(facts: Facts) -> Seen | None:

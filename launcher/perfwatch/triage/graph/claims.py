@@ -23,7 +23,6 @@ from perfwatch.triage.graph.model import (
     Stale,
     Task,
     Unread,
-    Unsampled,
 )
 from perfwatch.triage.graph.thresholds import (
     BYTES_SECONDS,
@@ -93,7 +92,7 @@ def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActi
         task.fate = Fate(Prospect.LIVE, works=seen.work.sign, why="it runs")
         return
     hardly = is_start and built.case.profile(built.job.members[node.pid], FRESH_SECONDS).samples < ENOUGH_SAMPLES
-    why = Unsampled("what it runs was hardly sampled") if hardly else "the loop may end"
+    why = Unread("what it runs was hardly sampled") if hardly else "the loop may end"
     resource = Resource(Kind.LOOP, task.key, complete=False, why=why, basis=Basis.TEXT)
     task.waits = (resource,)
     if loop.tests_only or (gives_nothing and loop.ends is not Ends.ONE_CALL):

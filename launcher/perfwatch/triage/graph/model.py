@@ -160,10 +160,6 @@ class Unread(Unseen):
     __slots__ = ()
 
 
-class Unsampled(Unread):
-    """What was sampled too seldom so far: the next looks tell, and no rule calls a rank hung before them."""
-
-
 class Stale(Unread):
     """A thread that stood was not sampled lately."""
 
