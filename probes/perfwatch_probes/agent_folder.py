@@ -1,17 +1,17 @@
 """The folder where the agent inside a job writes, and ``perfwatch run`` leaves what captures need. It belongs to the job's user.
 
-Where that is another user than ours, a guest reads it (``perfwatch_probes.guest``): its owner may put links, pipes or a million files
-there.
+Where that is another user than ours, or the job is in a container with a root of its own, a guest reads it
+(``perfwatch_probes.guest``): its owner may put links, pipes or a million files there.
 """
 
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfwatch_probes.deadline import Caller, Inline
-from perfwatch_probes.guest import Guests, Identity
+from perfwatch_probes.guest import Guests, Identity, opened, state_of
+from perfwatch_probes.guest import names as names_in
 from perfwatch_probes.probe import Unavailable
 
 MOST_NAMES = 16_384  # of one folder; a sweep of many trials leaves some thousands
@@ -25,14 +25,16 @@ class AgentFolder:
     """One such folder.
 
     Args:
-        path: in our own root.
+        path: in our own root, or in that of ``inside``.
         owner: as whom it is read; None where it is our own.
         guests: read it then; None in a process that has become the owner.
+        inside: a process in a root of its own, where the folder is.
     """
 
     path: Path
     owner: Identity | None = None
     guests: Guests | None = field(default=None, compare=False)
+    inside: int | None = None
 
     @property
     def uid(self) -> int:
@@ -66,23 +68,23 @@ class AgentFolder:
         return self if self.guests is None else replace(self, guests=self.guests.fresh())
 
     def _caller(self) -> Caller:
-        return Inline() if self.owner is None or self.guests is None else self.guests.child(self.owner)
+        if self.owner is None or self.guests is None:
+            return Inline()
+        return self.guests.child(self.owner) if self.inside is None else self.guests.inside(self.inside)
 
 
 def names(folder: str) -> list[str]:
     """At most ``MOST_NAMES`` names in a folder, sorted. Raises OSError."""
-    listed: list[str] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            listed.append(entry.name)
-            if len(listed) == MOST_NAMES:
-                break
-    return sorted(name for name in listed if name.isascii())
+    return sorted(name for name in names_in(folder, MOST_NAMES) if name.isascii())
 
 
 def there(path: str) -> bool:
     """True if the path leads to something."""
-    return os.path.exists(path)
+    try:
+        state_of(path)
+    except OSError:
+        return False
+    return True
 
 
 def tails(paths: list[str], most_bytes: int) -> list[Tail]:
@@ -90,12 +92,11 @@ def tails(paths: list[str], most_bytes: int) -> list[Tail]:
     found: list[Tail] = []
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:
+            descriptor = opened(path, follow=False)
+        except (OSError, ValueError):
             continue
         with os.fdopen(descriptor, "rb") as file:
             state = os.fstat(descriptor)
-            if stat.S_ISREG(state.st_mode):
-                file.seek(max(0, state.st_size - most_bytes))
-                found.append((os.path.basename(path), state.st_mtime_ns, file.read(most_bytes)))
+            file.seek(max(0, state.st_size - most_bytes))
+            found.append((os.path.basename(path), state.st_mtime_ns, file.read(most_bytes)))
     return found

@@ -182,14 +182,16 @@ class Guests:
 
     def inside(self, pid: int) -> Caller:
         """A guest in the root of this process. Raises Unavailable: it has ended, or has become another user since."""
-        identity = self.identity(pid)
+        return self._child(self.identity(pid), self.root_of(pid), pid)
+
+    def root_of(self, pid: int) -> str:
+        """What tells the root of a process, a container's for instance, from others; empty for our own. Raises Unavailable."""
         try:
             folder = self.proc / str(pid)
             root = f"{os.readlink(folder / 'ns/mnt')} {os.readlink(folder / 'root')}"
         except OSError as error:
             raise Unavailable(f"the root of process {pid} cannot be seen: {error.strerror}") from None
-        ours = f"{os.readlink(self.proc / 'self/ns/mnt')} /"
-        return self._child(identity, "" if root == ours else root, pid)
+        return "" if root == f"{os.readlink(self.proc / 'self/ns/mnt')} /" else root
 
     def beside(self, pid: int) -> Caller:
         """A guest in our own root. Raises Unavailable as ``inside`` does."""
@@ -448,6 +450,22 @@ def opened(path: str, kind: Callable[[int], bool] = stat.S_ISREG, flags: int = o
         return os.open(again, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(found)
+
+
+def folder_below(top: str, path: str) -> int:
+    """A descriptor of the folder of a path below another one: no link between the two is followed, whatever was put there meanwhile.
+
+    ``/proc/self/fd/N/NAME`` names a file in it for as long as the descriptor is open. Raises OSError.
+    """
+    descriptor = _find(top, os.O_DIRECTORY)
+    for name in os.path.dirname(os.path.relpath(path, top)).split("/"):
+        if name:
+            above = descriptor
+            try:
+                descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            finally:
+                os.close(above)
+    return descriptor
 
 
 def read(path: str, most_bytes: int) -> bytes:

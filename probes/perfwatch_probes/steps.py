@@ -32,10 +32,13 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from perfwatch_probes.agent_folder import AgentFolder
+from perfwatch_probes.inner_pids import InnerPids
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.readings import Reading, Steps, ThreadError, Traceback
 from perfwatch_probes.stat import stat_fields
@@ -96,6 +99,7 @@ class StepCounter:
         proc: Path = Path("/proc"),
     ) -> None:
         self._folder, self._redact, self._clock_ns, self._proc = folder, redact, clock_ns, proc
+        self._inner = InnerPids(folder.inside, proc) if folder.inside is not None else None
         self._told: dict[str, tuple[int, int, int]] = {}  # of each page: pid, start_ticks, count
         self._over: set[str] = set()  # pages of ended processes, told to the end
         self._turn = 0
@@ -125,6 +129,11 @@ class StepCounter:
                 page = parse_page(content)
             except ValueError:
                 continue  # being created
+            if self._inner is not None:
+                pid = self._inner.outer(page.pid, page.start_ticks)
+                if pid is None:
+                    continue  # it has ended, or is none of this container
+                page = replace(page, pid=pid)
             identity = (page.pid, page.start_ticks)
             told = self._told.get(name)
             before = told[2] if told is not None and told[:2] == identity else None
@@ -134,6 +143,8 @@ class StepCounter:
                 continue  # left by a process that has ended, and told
             self._over.discard(name)
             self._told[name] = (*identity, steps.count)
+            if self._inner is not None:
+                steps = msgspec.structs.replace(steps, tid=self._inner.outer_thread(page.pid, steps.tid) or page.pid)
             yield steps
 
     def _due(self, names: list[str]) -> list[str]:
@@ -151,9 +162,14 @@ class StepCounter:
                 continue
             ago = max(0.0, (time.time_ns() - written) / 1e9)
             try:
-                yield parse_crash(name, content, self._redact, round(ago, 3))
+                error = parse_crash(name, content, self._redact, round(ago, 3))
             except ValueError:
                 continue  # being written
+            if self._inner is not None:
+                if (pid := self._inner.outer(error.pid)) is None:
+                    continue  # of a process whose steps were never read
+                error = msgspec.structs.replace(error, pid=pid)
+            yield error
             self._crashes_told[name] = written
 
     def _started(self, pid: int) -> int | None:

@@ -1,53 +1,40 @@
 #!/usr/bin/env bash
-# Follow the steps of the Dockerfile in a folder, with debootstrap and chroot instead of Docker, and try what comes of it. As root:
+# Build the Dockerfile with buildah, which needs neither a daemon nor a registry, and try what comes of it. As root:
 #   scripts/deploy/try_image.sh FOLDER
-# It prints the size of the image's files, and runs perfwatch in there as the image's user. The folder is left for a look.
+# debootstrap makes the base image. It prints the size and runs perfwatch as the image's user. The folder is left for a look: it holds the
+# images (buildah --root FOLDER/images images) and image.tar for docker load.
 set -euo pipefail
-folder=${1:?usage: try_image.sh FOLDER}
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
+folder=$(mkdir -p "${1:?usage: try_image.sh FOLDER}" && cd "$1" && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-debootstrap=${DEBOOTSTRAP:-debootstrap}
+base=docker.io/library/debian:bookworm-slim
+builder() { buildah --root "$folder/images" --runroot "$folder/run" --storage-driver vfs "$@"; }
 
-mkdir -p "$folder"
-[ -e "$folder/base/usr/bin/apt" ] || $debootstrap --variant=minbase --include=ca-certificates bookworm "$folder/base" "$mirror"
-cp -f /etc/resolv.conf "$folder/base/etc/" || true
-for name in build image; do
-    rm -rf "${folder:?}/$name"
-    cp -a "$folder/base" "$folder/$name"
-done
-quiet() { chroot "$folder/$1" env DEBIAN_FRONTEND=noninteractive apt-get -qq "${@:2}" >/dev/null; }
-
-# FROM debian:bookworm-slim AS build
-quiet build update
-quiet build install -y --no-install-recommends python3-venv
-mkdir -p "$folder/build/src"
-(cd "$root" && cp -a --parents pyproject.toml README.md LICENSE launcher probes scripts/packaging "$folder/build/src/")
-cat >"$folder/build/install" <<'STEPS'
-set -e
-cd /src
-python3 -m venv --without-pip /opt/perfwatch
-python3 -m venv /tmp/pip
-/tmp/pip/bin/pip --python /opt/perfwatch/bin/python install -q --no-cache-dir --no-compile '.[metrics]'
-STEPS
-mkdir -p "$folder/build/etc/ssl/certs" # a site may have a certificate authority of its own
-cp /etc/ssl/certs/ca-certificates.crt "$folder/build/etc/ssl/certs/"
-chroot "$folder/build" env ${PIP_INDEX_URL:+"PIP_INDEX_URL=$PIP_INDEX_URL"} PIP_CERT=/etc/ssl/certs/ca-certificates.crt sh /install
-
-# FROM debian:bookworm-slim
-quiet image update
-quiet image install -y --no-install-recommends python3
-rm -rf "$folder"/image/var/lib/apt/lists/* "$folder"/image/var/cache/apt/*
-rm -rf "$folder"/image/usr/share/{doc,man,locale,info}/* # as debian:bookworm-slim has it
-cp -a "$folder/build/opt/perfwatch" "$folder/image/opt/"
-mkdir -p "$folder/image/usr/local/lib/perfwatch"
-cp -a "$here/actions" "$folder/image/usr/local/lib/perfwatch/"
-chroot "$folder/image" useradd --uid 65532 --no-create-home --home-dir /nonexistent perfwatch
-
-echo "image: $(du -sm --apparent-size "$folder/image" | cut -f1) MB, of which perfwatch and its packages $(du -sm --apparent-size "$folder/image/opt/perfwatch" | cut -f1) MB"
-mkdir -p "$folder/image/proc"
-try() { unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot --userspec=65532:65532 "$0" env -i PATH=/opt/perfwatch/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 "$@"' "$folder/image" "$@"; }
+if ! builder inspect --type image "$base" >/dev/null 2>&1; then
+    [ -e "$folder/base/usr/bin/apt" ] || debootstrap --variant=minbase bookworm "$folder/base" "$mirror" >"$folder/debootstrap.log"
+    rm -rf "$folder"/base/usr/share/{doc,man,locale,info}/* "$folder"/base/var/{cache/apt,lib/apt/lists}/* # as the slim image
+    printf 'path-exclude /usr/share/%s/*\n' doc man locale info >"$folder/base/etc/dpkg/dpkg.cfg.d/slim"
+    # A site may have a certificate authority of its own: pip in the image trusts what this machine trusts.
+    mkdir -p "$folder/base/etc/ssl/certs"
+    cp /etc/ssl/certs/ca-certificates.crt "$folder/base/etc/ssl/certs/site.crt"
+    printf '[global]\ncert = /etc/ssl/certs/site.crt\n%s' "${PIP_INDEX_URL:+index-url = $PIP_INDEX_URL$'\n'}" >"$folder/base/etc/pip.conf"
+    made=$(builder from scratch)
+    builder add "$made" "$folder/base" / >/dev/null
+    builder commit --quiet "$made" "$base" >/dev/null
+    builder rm "$made" >/dev/null
+fi
+builder bud --pull-never --isolation chroot --network host --format docker --file "$root/scripts/deploy/Dockerfile" --tag perfwatch:test "$root" \
+    >"$folder/build.log" 2>&1 || { tail -n 20 "$folder/build.log" >&2; exit 1; }
+made=$(builder from --pull-never localhost/perfwatch:test)
+mounted=$(builder mount "$made")
+echo "image: $(du -sm --apparent-size "$mounted" | cut -f1) MB, of which perfwatch and its packages $(du -sm --apparent-size "$mounted/opt/perfwatch" | cut -f1) MB"
+builder umount "$made" >/dev/null
+try() { builder run --isolation chroot "$made" -- "$@"; }
 try perfwatch version
 try perfwatch ps
 try perfwatch doctor | tail -n 1
 try python3 -c 'import os; print("as uid", os.getuid())'
+builder rm "$made" >/dev/null
+rm -f "$folder/image.tar"
+builder push --quiet --format docker perfwatch:test "docker-archive:$folder/image.tar:perfwatch:test"
+echo "compressed: $(gzip -c "$folder/image.tar" | wc -c | awk '{printf "%.0f", $1 / 1e6}') MB"

@@ -71,7 +71,7 @@ ELSEWHERE = {
     "cat /var/lib/perfwatch/slurm": "tests/security/test_slurm.py",
     "kubectl debug ": "test_the_recipe_for_kubectl_debug_asks_for_what_an_attach_needs",
 }
-EXPRESSION = "(100000 - "
+STEPS = "export PERFWATCH_STEPS="
 
 
 def commands_of(deploy: Path) -> list[str]:
@@ -87,7 +87,7 @@ def commands_of(deploy: Path) -> list[str]:
 @pytest.mark.live
 def test_each_command_of_the_page_is_run_or_named_here(deploy: Path, repository: Path, tmp_path: Path) -> None:
     """But for those that need a cluster or a registry. perfwatch's own are held against its options, those of pytest find tests."""
-    tried = dict.fromkeys(("perfwatch", "pytest", "promtool", "kubectl", "expression", "elsewhere", "cluster"), 0)
+    tried = dict.fromkeys(("perfwatch", "pytest", "promtool", "kubectl", "shell", "elsewhere", "cluster"), 0)
     for line in commands_of(deploy):
         code, kind = "true", "elsewhere"
         if line.startswith("perfwatch "):
@@ -103,14 +103,8 @@ def test_each_command_of_the_page_is_run_or_named_here(deploy: Path, repository:
             kind, code = "promtool", line if shutil.which("promtool") else "true"
         elif line.startswith("kubectl -n perfwatch create secret"):
             kind, code = "kubectl", f"{line} --dry-run=client" if shutil.which("kubectl") else "true"
-        elif line.startswith(EXPRESSION):
-            (tmp_path / "rules.yaml").write_text(
-                yaml.safe_dump({"groups": [{"name": "x", "rules": [{"alert": "A", "expr": line}]}]})
-            )
-            kind, code = (
-                "expression",
-                f"promtool check rules {tmp_path}/rules.yaml" if shutil.which("promtool") else "true",
-            )
+        elif line.startswith(STEPS):
+            kind, code = "shell", f'RESUMED_STEP=400; {line}; [ "$PERFWATCH_STEPS" -eq 99600 ]'
         elif line.startswith(NEEDS_A_CLUSTER):
             kind = "cluster"
         else:
@@ -430,6 +424,62 @@ def test_an_action_is_for_jobs_that_must_be_restarted_or_moved(deploy: Path, wor
     assert (code, said) == (0, f"nothing to do: hung, action {action}")
 
 
+# Of NVSentinel's health_event.proto, by number: the name, and U for uint32, S for string, B for bool, E for enum, M for a message.
+HEALTH_EVENT = {
+    1: "U version", 2: "S agent", 3: "S componentClass", 4: "S checkName", 5: "B isFatal", 6: "B isHealthy", 7: "S message",
+    8: "E recommendedAction", 9: "S errorCode", 10: "M entitiesImpacted", 11: "M metadata", 12: "M generatedTimestamp",
+    13: "S nodeName", 14: "M quarantineOverrides", 15: "M drainOverrides", 16: "E processingStrategy",
+}  # fmt: skip
+
+
+def fields(message: bytes) -> list[tuple[int, Any]]:
+    """The fields of a protobuf message, as protobuf's own parser finds them."""
+    unknown = pytest.importorskip("google.protobuf.unknown_fields", reason="needs the package protobuf")
+    empty = pytest.importorskip("google.protobuf.empty_pb2").Empty.FromString(message)
+    return [(one.field_number, one.data) for one in unknown.UnknownFieldSet(empty)]
+
+
+@pytest.mark.live
+def test_nvsentinel_is_told_in_its_own_schema(deploy: Path) -> None:
+    """The event names the node, the card, the owner and what to do; it is stored only, unless quarantine is asked for."""
+    told = verdict_for("replace_node", slurm_job_id="4711", user="ann", host="elsewhere")
+    code, said = act(deploy, "nvsentinel-event --node node-a", told)
+    event = json.loads(said.removeprefix("would send: "))
+    source = (deploy / "actions" / "nvsentinel-event").read_text().replace("sys.exit(main())", "")
+    action: dict[str, Any] = {}
+    exec(compile(source, "nvsentinel-event", "exec"), action)
+    event["entitiesImpacted"] = [{"entityType": "GPU", "entityValue": "3"}]
+    ((version, one), (tag, inside)) = fields(action["packed"](event))
+    packed = {HEALTH_EVENT[number].split()[1]: value for number, value in fields(inside)}
+
+    assert code == 0
+    assert event.keys() <= {name.split()[1] for name in HEALTH_EVENT.values()}
+    assert (version, one, tag) == (1, 1, 2)
+    assert (packed["agent"], packed["nodeName"], packed["checkName"]) == (b"perfwatch", b"node-a", b"PerfwatchGpuFault")
+    assert (packed["isFatal"], packed["recommendedAction"], packed["processingStrategy"]) == (1, 5, 2)
+    assert fields(packed["entitiesImpacted"]) == [(1, b"GPU"), (2, b"3")]
+    assert fields(packed["metadata"]) == [(1, b"slurm_job_id"), (2, b"4711")]
+    assert act(deploy, "nvsentinel-event --really", verdict_for("restart"))[1] == "nothing to do: hung, action restart"
+
+
+@pytest.mark.live
+def test_a_verdict_is_one_line_of_a_log_for_others_to_read(deploy: Path, tmp_path: Path) -> None:
+    """One form, quoted, appended; a link is not followed, and no word of the job leads elsewhere."""
+    told = verdict_for("restart", slurm_job_id="4711", host="node-a")
+    for _ in range(2):
+        assert act(deploy, f"log-verdict --file {tmp_path}/%j.log", told) == (0, f"wrote to {tmp_path}/4711.log")
+    lines = (tmp_path / "4711.log").read_text().splitlines()
+    (tmp_path / "9.log").symlink_to(tmp_path / "victim")
+    followed, _ = act(deploy, f"log-verdict --file {tmp_path}/%j.log", verdict_for("restart", slurm_job_id="9"))
+    elsewhere = act(deploy, f"log-verdict --file {tmp_path}/%j.log", verdict_for("restart", slurm_job_id="../x"))
+
+    assert len(lines) == 2
+    assert lines[0].startswith('perfwatch signal state="hung" cause="gpu_fault" action="restart" confidence="certain"')
+    assert 'slurm_job_id="4711" host="node-a"' in lines[0]
+    assert (followed, (tmp_path / "victim").exists()) == (1, False)
+    assert elsewhere == (0, "nothing to do: the job has no number of Slurm's")
+
+
 @pytest.mark.live
 def test_an_action_changes_nothing_unless_it_is_told_to(deploy: Path) -> None:
     """It says what it would do, for the Slurm job of the verdict and for the node where it runs."""
@@ -644,6 +694,44 @@ def test_node_problem_detector_is_told_of_a_node_at_fault(
     assert node_problem(msgspec.structs.replace(calm, looked=1.0)) == (2, "perfwatch has not looked for 120 s")
     code, said = node_problem(None)
     assert (code, "does not answer" in said) == (2, True)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("node-problem-detector") is None, reason="needs node-problem-detector")
+def test_a_real_node_problem_detector_has_the_condition(deploy: Path, tmp_path: Path) -> None:
+    """With the shipped configuration, but for the paths and the pause; it serves the condition as a metric of its own."""
+    metrics, [port] = MetricsServer(MetricsWanted()), free_ports(1)
+    until(lambda: bool(metrics.news()))
+    metrics.put(
+        Snapshot(
+            session="s", mode="daemon", root_pid=1, command="x", looked=time.time(), state="gone", cause="gpu_fault",
+            action="replace_node", confidence=0.95,
+        )
+    )  # fmt: skip
+    until(lambda: b"perfwatch_job_info{" in urllib.request.urlopen(metrics.address, timeout=30).read())
+    config = json.loads((deploy / "actions" / "node-problem.json").read_text())
+    config["pluginConfig"]["invoke_interval"] = "1s"
+    config["rules"][0]["path"] = str(deploy / "actions" / "node-problem")
+    (tmp_path / "node-problem.json").write_text(json.dumps(config))
+    words = (
+        "node-problem-detector", f"--config.custom-plugin-monitor={tmp_path}/node-problem.json", "--enable-k8s-exporter=false",
+        f"--prometheus-port={port}", "--prometheus-address=127.0.0.1", "--port=0", "--hostname-override=node-a",
+    )  # fmt: skip
+    names = {**os.environ, "PERFWATCH_METRICS": urlsplit(metrics.address).netloc}
+
+    def served() -> str:
+        try:
+            return str(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode())
+        except OSError:
+            return ""
+
+    wanted = 'problem_gauge{reason="HardwareOrDriverFault",type="PerfwatchNodeSuspect"} 1'
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(words, env=names, stdout=log, stderr=log) as detector:
+        try:
+            until(lambda: wanted in served())
+        finally:
+            detector.kill()
+            metrics.close()
 
 
 @pytest.mark.live

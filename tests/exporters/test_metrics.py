@@ -228,8 +228,30 @@ def everything() -> Snapshot:
     return Snapshot(
         session="s", mode="run", root_pid=1, command="x", looked=1.0, job=labels, state="hung", cause="unknown",
         owner="unknown", confidence=0.8, judged=1.0, silent_since=1.0, suspected="unknown", ranks=(RankSteps("0", 1),),
-        step_buckets=(1,) * (len(STEP_BUCKETS) + 1), cards=(card,),
+        step_buckets=(1,) * (len(STEP_BUCKETS) + 1), cards=(card,), steps_wanted=2, ends_by=3,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [("99600", 99600), ("", None), ("many", None), ("9" * 40, None), ("-1", None)]
+)
+def test_what_a_job_says_of_its_steps_and_its_limit_is_a_number_or_nothing(said: str, wanted: int | None) -> None:
+    """Both are words of its environment; ranks that do not agree say nothing."""
+    job = {"PERFWATCH_STEPS": said, "SLURM_JOB_END_TIME": said}
+    ranks = [
+        r.Process(pid=pid, start_ticks=1, parent_pid=1, name="p", command=("p",), rank=pid, environment=job)
+        for pid in (7, 8)
+    ]
+    now = Gauges(None, session(), "s")
+    now.append(0.0, ranks)
+    told = now.snapshot()
+    other = r.Process(
+        pid=9, start_ticks=1, parent_pid=1, name="p", command=("p",), rank=9, environment={"PERFWATCH_STEPS": "5"}
+    )
+    now.append(1.0, [other])
+
+    assert (told.steps_wanted, told.ends_by) == (wanted, wanted)
+    assert now.snapshot().steps_wanted == (5 if wanted is None and not said else None)
 
 
 class Everything(Collector):

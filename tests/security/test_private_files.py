@@ -182,7 +182,36 @@ def test_a_log_that_becomes_a_device_after_it_was_listed_is_not_opened(tmp_path:
     assert found.contents == []
     assert [reason for _, reason, _ in found.missing] == ["rank_0.log is not a file of the kind that is wanted"]
     with pytest.raises(OSError, match="not a file of the kind"):
-        copy_end(str(folder / "rank_0.log"), str(tmp_path / "copy"))
+        copy_end(str(folder / "rank_0.log"), str(folder), str(tmp_path / "copy"))
+
+
+class FolderExchanging(Exchanging):
+    """Has a link to another folder take the place of each folder below the one that was listed."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any, deadline_seconds: float) -> Any:
+        """As a child does it."""
+        result = function(*arguments)
+        if function is find_files:
+            for folder in {Path(path).parent for path in result.files}:
+                folder.rename(folder.with_name(f"{folder.name}-before"))
+                folder.symlink_to(self.target)
+        return result
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_followed(tmp_path: Path) -> None:
+    """A log, a session, a trace and a database with the names of files that only root can read."""
+    logs, secrets = tmp_path / "logs", tmp_path / "secrets"
+    names = ("rank_0.log", "session.json", "trace.json", "report.sqlite")
+    for number, name in enumerate(names):
+        for home in (logs / str(number), secrets):
+            home.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text("RuntimeError: secret\n")
+    found = gather([str(logs)], FolderExchanging(secrets))
+
+    assert found.contents == []
+    assert [reason for _, reason, _ in found.missing] == ["Not a directory"] * len(names)
+    with pytest.raises(NotADirectoryError):
+        copy_end(str(logs / "0" / "rank_0.log"), str(logs), str(tmp_path / "copy"))
 
 
 def test_a_session_that_is_moved_while_it_is_written_takes_its_files_along(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from perfwatch.watching.status_line import StatusLine, leaning
 from perfwatch.watching.watch import Watch
 from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS, OneShot, unjudged
 from perfwatch_probes import readings as r
+from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.filesystem import Absent, Filesystem
 from perfwatch_probes.guest import Guests, identity_of
@@ -122,6 +123,7 @@ class Attached:
     Attributes:
         folder: where the recording lies; None when no disk takes it.
         roots: the pids at the top of the job's trees.
+        contained_run: True if a ``perfwatch run`` in a container has started it.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Attached:
             self._guests.meet(pid)
             place = find_place(pid, guests=self._guests)
             self._agent = place.folder if place is not None else None
+            self.contained_run = self._agent is not None and self._agent.inside is not None
             started = place.roots if place is not None else ()
             asked = next((root.pid for root in started if root.launcher == pid), pid)
             target = find_job(filesystem, asked, child)
@@ -291,7 +294,9 @@ class Attached:
 
     def scene(self, stream: IO[str]) -> Scene:
         """The job as a capture needs to know it."""
-        return scene_of(self._watch.case(), self._known(stream), self._agent, os.environ, self._watch.look.guests)
+        return scene_of(
+            self._watch.case(), self._known(stream), self._place_here(), os.environ, self._watch.look.guests
+        )
 
     def begun(self, request: Request) -> None:
         """A capture is at work from now on."""
@@ -309,10 +314,15 @@ class Attached:
             facts = msgspec.to_builtins(msgspec.structs.replace(outcome, readings=()))
             self._recorder.event(self._watch.at, "capture", headline(outcome), facts=facts)
 
+    def _place_here(self) -> AgentFolder | None:
+        """Where captures may be asked for; None where that is in a container: they work in our own root."""
+        return None if self.contained_run else self._agent
+
     def state(self) -> Message:
         """What a watcher says of itself."""
         patience = self._described.conditions["patience_seconds"]
-        agent = self._agent.path if self._agent is not None else None
+        here = self._place_here()
+        agent = here.path if here is not None else None
         return status(self._described.mode, list(self.roots), self.folder, agent, self._watch.at, patience)
 
     def attend(self) -> bool:

@@ -21,6 +21,7 @@ MOST_DEPTH = 12  # folders in each other; torchrun's logs are 4 deep
 LEFT_ALONE = (".git", "__pycache__", "node_modules", ".venv", "site-packages")
 DASH = "-"
 SESSION_FILE = "session.json"
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_INPUT_BYTES = 2**30
 PIECE_BYTES = 2**20
 
@@ -33,13 +34,13 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find_files(paths: list[str]) -> Found:
-    """Regular files at and below these absolute paths; links in folders are not followed."""
+    """Regular files at and below these absolute paths; links in folders are not followed, also where one takes the place of a folder."""
     files: dict[str, None] = {}
     left_out: list[tuple[str, str]] = []
     for path in paths:
         try:
             if os.path.isdir(path):
-                for one in _below(path, left_out):
+                for one in _below(path, left_out, os.open(path, FOLDER)):
                     files.setdefault(one)
                     if len(files) >= MOST_FILES:
                         left_out.append((path, f"more than {MOST_FILES} files: the rest was left out"))
@@ -60,29 +61,36 @@ def is_there(path: str) -> bool:
     return os.path.lexists(path)
 
 
-def _below(path: str, left_out: list[tuple[str, str]], depth: int = 0) -> Iterator[str]:
-    """Depth first, by name; numbers in names count as numbers."""
-    if depth >= MOST_DEPTH:
-        left_out.append((path, f"deeper than {MOST_DEPTH} folders"))
-        return
+def _below(path: str, left_out: list[tuple[str, str]], folder: int, depth: int = 0) -> Iterator[str]:
+    """Depth first, by name; numbers in names count as numbers. folder: a descriptor of it, closed at the end."""
     try:
-        with os.scandir(path) as listing:
+        if depth >= MOST_DEPTH:
+            left_out.append((path, f"deeper than {MOST_DEPTH} folders"))
+            return
+        with os.scandir(folder) as listing:
             entries = [entry for entry, _ in zip(listing, range(MOST_ENTRIES), strict=False)]
+        if any(entry.name == SESSION_FILE for entry in entries) and is_session(f"/proc/self/fd/{folder}"):
+            yield os.path.join(path, SESSION_FILE)  # its other files are read with it
+            return
+        folders = []
+        for entry in sorted(entries, key=lambda one: natural(one.name)):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in LEFT_ALONE:
+                    folders.append(entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                yield os.path.join(path, entry.name)
+        for name in folders:
+            inner = os.path.join(path, name)
+            try:
+                descriptor = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError as error:
+                left_out.append((inner, error.strerror or str(error)))
+                continue
+            yield from _below(inner, left_out, descriptor, depth + 1)
     except OSError as error:
         left_out.append((path, error.strerror or str(error)))
-        return
-    if any(entry.name == SESSION_FILE for entry in entries) and is_session(path):
-        yield os.path.join(path, SESSION_FILE)  # its other files are read with it
-        return
-    folders = []
-    for entry in sorted(entries, key=lambda one: natural(one.name)):
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in LEFT_ALONE:
-                folders.append(entry.path)
-        elif entry.is_file(follow_symlinks=False):
-            yield entry.path
-    for folder in folders:
-        yield from _below(folder, left_out, depth + 1)
+    finally:
+        os.close(folder)
 
 
 def is_session(folder: str) -> bool:
@@ -95,6 +103,11 @@ def is_session(folder: str) -> bool:
         return kind_of(os.read(descriptor, HEAD_BYTES)) == SESSION
     finally:
         os.close(descriptor)
+
+
+def named_above(path: str, paths: Sequence[str]) -> str:
+    """Which of the paths that the user named a file was found by: the nearest one."""
+    return max((one for one in paths if path == one or path.startswith(f"{one.rstrip('/')}/")), key=len, default=path)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

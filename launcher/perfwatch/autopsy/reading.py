@@ -10,9 +10,10 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 
@@ -27,7 +28,7 @@ from perfwatch.traces import nsys_trace, torch_trace
 from perfwatch_probes import flight_record, nccl_report
 from perfwatch_probes import readings as r
 from perfwatch_probes.bounds import MOST_RANKS, is_rank
-from perfwatch_probes.guest import opened
+from perfwatch_probes.guest import folder_below, opened
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stacks import parse_dump
 
@@ -59,23 +60,40 @@ class Contents(msgspec.Struct, frozen=True):
     event: Event | None = None
 
 
-def read_file(path: str, name: str, seconds: float) -> Contents:
+class Source(NamedTuple):
+    """Where a file is. path: absolute; name: as it is to be shown; held: opens it again, whatever the path names by now."""
+
+    path: str
+    name: str
+    held: str
+    modified: float
+    ends_at: float
+
+
+def read_file(path: str, top: str, name: str, seconds: float) -> Contents:
     """A file, whatever it is. Runs in a guest. Raises OSError; ValueError where it is a regular file no more.
 
     Args:
         path: absolute.
+        top: what the user named: this file, or a folder above it. Below it no link is followed: a user who may write there can have put a
+            link or a device there since it was listed.
         name: as it is to be shown.
         seconds: after which a log is read no further.
     """
     ends_at = time.monotonic() + seconds
-    descriptor = opened(path)  # a user who may write in its folder can have put a device there since it was listed
-    with open(descriptor, "rb", buffering=1 << 18) as file:
-        state = os.fstat(descriptor)
-        told = read_stream(file, path, name, state.st_mtime, ends_at)
+    with ExitStack() as ends:
+        held = path
+        if path != top:
+            folder = folder_below(top, path)
+            ends.callback(os.close, folder)
+            held = f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+        file = ends.enter_context(open(opened(held, follow=path == top), "rb", buffering=1 << 18))
+        state = os.fstat(file.fileno())
+        told = _any(file, Source(path, name, held, state.st_mtime, ends_at))
         return msgspec.structs.replace(told, size_bytes=state.st_size, modified=state.st_mtime)
 
 
-def read_stream(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _any(file: BinaryIO, source: Source) -> Contents:
     """An open file that can seek."""
     head = file.read(kinds.HEAD_BYTES)
     kind = kinds.kind_of(head)
@@ -85,39 +103,39 @@ def read_stream(file: BinaryIO, path: str, name: str, modified: float, ends_at: 
         with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
             limited = cast(BinaryIO, _Limited(unpacked, MOST_UNPACKED * size + 2**20))
             try:
-                return _unpacked(limited, path, name, modified, ends_at)
+                return _unpacked(limited, source)
             except (OSError, EOFError, ValueError) as error:
                 return Contents(kind, reason=f"it does not unpack: {_said(error)}")
-    return _read(kind, file, path, name, modified, ends_at)
+    return _read(kind, file, source)
 
 
-def _unpacked(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _unpacked(file: BinaryIO, source: Source) -> Contents:
     """What an archive of one file holds. Raises OSError, EOFError, ValueError."""
     head = file.read(kinds.HEAD_BYTES)
     kind = kinds.kind_of(head)
     if kind in PACKED:
         return Contents(kind, reason="compressed more than once", advice="unpack it first")
-    return _read(kind, cast(BinaryIO, _Joined(head, file)), path, name, modified, ends_at)
+    return _read(kind, cast(BinaryIO, _Joined(head, file)), source)
 
 
-def _read(kind: str, file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _read(kind: str, file: BinaryIO, source: Source) -> Contents:
     reader = READERS.get(kind)
-    if kind == "empty" and (rank := rank_in_name(path)) is not None:  # that a rank wrote nothing tells something
-        return Contents(kinds.LOG, (r.LogSpan(file=name),), rank)
+    if kind == "empty" and (rank := rank_in_name(source.path)) is not None:  # that a rank wrote nothing tells something
+        return Contents(kinds.LOG, (r.LogSpan(file=source.name),), rank)
     if reader is None:
         what = "it is " + (kind if kind == "empty" else f"an {kind}" if kind[0] in "aeio" else f"a {kind}")
         return Contents(kind, reason=what, advice=kinds.REFUSED.get(kind, ""))
     try:
-        return reader(file, path, name, modified, ends_at)
+        return reader(file, source)
     except Unavailable as unavailable:
         return Contents(kind, reason=f"{kind}: {unavailable.reason}", advice=unavailable.advice)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, MemoryError) as error:
         return Contents(kind, reason=f"{kind} that cannot be read: {_said(error)}")
 
 
-def _dump(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _dump(file: BinaryIO, source: Source) -> Contents:
     groups = flight_record.parse(_whole(file, MOST_DUMP_BYTES), 0, 0, "file")
-    rank = rank_of_dump(groups, path)
+    rank = rank_of_dump(groups, source.path)
     if rank is None:
         return Contents(kinds.DUMP, reason="flight-recorder dump of a rank that neither it nor its name tells")
     if not all(is_rank(member) for one in groups for member in one.members):
@@ -147,11 +165,11 @@ def rank_in_name(path: str, whatever: bool = False) -> int | None:
     return number if number is not None and number < MOST_RANKS else None
 
 
-def _log(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
-    year = datetime.fromtimestamp(min(max(0.0, modified), 2.0**32), timezone.utc).year
+def _log(file: BinaryIO, source: Source) -> Contents:
+    year = datetime.fromtimestamp(min(max(0.0, source.modified), 2.0**32), timezone.utc).year
     limited = cast(BinaryIO, _Limited(file, MOST_LOG_BYTES, silent=True))
-    found = read_log(limited, name, year, rank_in_name(path), ends_at)
-    of_attempt = _ATTEMPT.search(path)
+    found = read_log(limited, source.name, year, rank_in_name(source.path), source.ends_at)
+    of_attempt = _ATTEMPT.search(source.path)
     attempt = int(of_attempt[1]) if of_attempt else None
     failures = tuple(
         one if attempt is None and found.restarted else msgspec.structs.replace(one, attempt=attempt)
@@ -160,17 +178,22 @@ def _log(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
     return Contents(
         kinds.LOG,
         (*failures, msgspec.structs.replace(found.span(), attempt=attempt)),
-        rank_in_name(path),
+        rank_in_name(source.path),
         lines=found.lines,
         newest=found.newest,
         reason=f"log: {found.cut}" if found.cut else "",
     )
 
 
-def _checkpoint(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _checkpoint(file: BinaryIO, source: Source) -> Contents:
     size = os.fstat(file.fileno()).st_size if hasattr(file, "fileno") else 0
     return Contents(
-        kinds.CHECKPOINT, (r.SavedCheckpoint(file=name, written=modified, size_bytes=size, step=step_in_path(path)),)
+        kinds.CHECKPOINT,
+        (
+            r.SavedCheckpoint(
+                file=source.name, written=source.modified, size_bytes=size, step=step_in_path(source.path)
+            ),
+        ),
     )
 
 
@@ -182,50 +205,54 @@ def step_in_path(path: str) -> int | None:
     return None
 
 
-def _ras(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _ras(file: BinaryIO, source: Source) -> Contents:
     text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
     return Contents(kinds.RAS, tuple(nccl_report.parse(text)))
 
 
-def _trace(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
-    rank = rank_in_name(path)
+def _trace(file: BinaryIO, source: Source) -> Contents:
+    rank = rank_in_name(source.path)
     try:
-        return Contents(kinds.TRACE, (torch_trace.read(Path(path), 0, rank),), rank)
+        return Contents(kinds.TRACE, (torch_trace.read(Path(source.held), 0, rank),), rank)
     except TraceUnreadable as error:
-        return Contents(kinds.TRACE, reason=error.message.replace(path, "it"), advice=error.advice)
+        return Contents(kinds.TRACE, reason=error.message.replace(source.held, "it"), advice=error.advice)
 
 
-def _session(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
-    folder = name.rpartition("/")[0] or os.path.dirname(path)
-    return Contents(kinds.SESSION, event=read_session(Path(path).parent, folder))
+def _session(file: BinaryIO, source: Source) -> Contents:
+    folder, held = source.name.rpartition("/")[0] or os.path.dirname(source.path), Path(source.held).parent
+    try:
+        return Contents(kinds.SESSION, event=read_session(held, folder))
+    except Unavailable as error:
+        where = os.path.dirname(source.path)
+        raise Unavailable(error.reason.replace(str(held), where), error.advice.replace(str(held), where)) from None
 
 
-def _smi(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _smi(file: BinaryIO, source: Source) -> Contents:
     text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
     found = [
-        r.FailureLine(file=name, line=line, text=f"nvidia-smi: GPU {card}: {said}")
+        r.FailureLine(file=source.name, line=line, text=f"nvidia-smi: GPU {card}: {said}")
         for line, card, said in parse_smi(text)
     ]
     return Contents(kinds.SMI, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
 
 
-def _dcgm(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _dcgm(file: BinaryIO, source: Source) -> Contents:
     text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
     found = [
-        r.FailureLine(file=name, line=line, text=f"dcgmi diag: GPU {card}: {said}")
+        r.FailureLine(file=source.name, line=line, text=f"dcgmi diag: GPU {card}: {said}")
         for line, card, said in parse_dcgm(text)
     ]
     return Contents(kinds.DCGM, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
 
 
-def _nsys(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _nsys(file: BinaryIO, source: Source) -> Contents:
     try:
-        return Contents(kinds.SQLITE, tuple(nsys_trace.read(Path(path))))
+        return Contents(kinds.SQLITE, tuple(nsys_trace.read(Path(source.held), of=file)))
     except TraceUnreadable as error:
-        return Contents(kinds.SQLITE, reason=error.message.replace(path, "it"), advice=error.advice)
+        return Contents(kinds.SQLITE, reason=error.message.replace(source.held, "it"), advice=error.advice)
 
 
-def _zip(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _zip(file: BinaryIO, source: Source) -> Contents:
     """An archive of one file is read as that file."""
     with zipfile.ZipFile(file) as archive:
         members = [one for one in archive.infolist() if not one.is_dir()]
@@ -234,27 +261,27 @@ def _zip(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) 
         size = max(1, members[0].compress_size)
         with archive.open(members[0]) as unpacked:
             limited = cast(BinaryIO, _Limited(unpacked, MOST_UNPACKED * size + 2**20))
-            return _unpacked(limited, path, name, modified, ends_at)
+            return _unpacked(limited, source)
 
 
-def _stacks_json(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+def _stacks_json(file: BinaryIO, source: Source) -> Contents:
     content = _whole(file, MOST_TEXT_BYTES)
     threads = msgspec.json.decode(content, type=list[_Thread])
     pid = next((thread.pid for thread in threads if thread.pid), 0)
     stacks = tuple(parse_dump(pid, content))[:MOST_STACKS]
-    return Contents(kinds.STACKS_JSON, stacks, rank_in_name(path))
+    return Contents(kinds.STACKS_JSON, stacks, rank_in_name(source.path))
 
 
 def _texts(kind: str, parse: Callable[[str], Iterator[r.Stack]]) -> "Reader":
-    def read(file: BinaryIO, path: str, name: str, modified: float, ends_at: float) -> Contents:
+    def read(file: BinaryIO, source: Source) -> Contents:
         text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
-        return Contents(kind, tuple(parse(text))[:MOST_STACKS], rank_in_name(path))
+        return Contents(kind, tuple(parse(text))[:MOST_STACKS], rank_in_name(source.path))
 
     return read
 
 
 PACKED = (kinds.GZIP, kinds.ZIP, kinds.SQLITE)  # of which the unpacked bytes are no file that could be opened
-Reader = Callable[[BinaryIO, str, str, float, float], Contents]
+Reader = Callable[[BinaryIO, Source], Contents]
 READERS: dict[str, Reader] = {
     kinds.DUMP: _dump,
     kinds.DUMP_JSON: _dump,

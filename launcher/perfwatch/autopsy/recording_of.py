@@ -15,7 +15,7 @@ import msgspec
 
 from perfwatch import __version__
 from perfwatch.autopsy.attempts import Attempt, Named, attempts, place_of
-from perfwatch.autopsy.files import find_files
+from perfwatch.autopsy.files import find_files, named_above
 from perfwatch.autopsy.kinds import DUMP, LOG
 from perfwatch.autopsy.reading import Contents, read_file
 from perfwatch.errors import SessionUnwritable
@@ -94,7 +94,8 @@ def gather(
             )
             break
         try:
-            contents = child.call(read_file, path, shown, left, deadline_seconds=left + GRACE_SECONDS)
+            top = named_above(path, whole)
+            contents = child.call(read_file, path, top, shown, left, deadline_seconds=left + GRACE_SECONDS)
         except Unavailable as unavailable:
             found.missing.append((shown, unavailable.reason, unavailable.advice))
             continue

@@ -25,7 +25,7 @@ from perfwatch.recording.recording import Recording
 from perfwatch.recording.redaction import redact
 from perfwatch.verdict import Verdict
 from perfwatch_probes.deadline import Caller
-from perfwatch_probes.guest import opened
+from perfwatch_probes.guest import folder_below, opened
 from perfwatch_probes.probe import Unavailable
 
 QUIET_SECONDS = 30.0  # torchrun ends the other ranks within 30 s of a failure, and a watchdog its process within a minute of its line
@@ -72,12 +72,18 @@ def list_files(folder: str) -> Listing:
     return Listing(found)
 
 
-def copy_end(source: str, target: str) -> int:
-    """The end of a log, or all of another file, in a private file; how many bytes that are. Runs in a guest. Raises OSError."""
+def copy_end(source: str, top: str, target: str) -> int:
+    """The end of a log, or all of another file, in a private file; how many bytes that are. Runs in a guest. Raises OSError.
+
+    top: the watched folder, below which no link is followed.
+    """
+    folder = folder_below(top, source)
     try:
-        descriptor = opened(source, follow=False)
+        descriptor = opened(f"/proc/self/fd/{folder}/{os.path.basename(source)}", follow=False)
     except ValueError as error:
         raise OSError(0, str(error)) from None
+    finally:
+        os.close(folder)
     with open(descriptor, "rb") as file:
         now = os.fstat(descriptor)
         head = file.read(HEAD_BYTES)
@@ -210,7 +216,9 @@ class FolderWatch:
             self.trouble = f"the copies reach {MOST_COPIED_BYTES >> 30} GiB: {path} is read where it lies"
             return
         try:
-            job.copied[path] = self._child.call(copy_end, path, self._copy_of(path), deadline_seconds=COPY_SECONDS)
+            job.copied[path] = self._child.call(
+                copy_end, path, self._folder, self._copy_of(path), deadline_seconds=COPY_SECONDS
+            )
         except (Unavailable, OSError) as error:
             self.trouble = f"{path}: {error}"
 

@@ -21,7 +21,7 @@ def fleet(
     json: Json = False,
     seconds: Annotated[
         float, Option(metavar="TIME", kind=Seconds(1.0, 300.0), help="How long each host samples the job.")
-    ] = 8.0,
+    ] = 6.0,
     deadline: Annotated[
         float | None, Option(metavar="TIME", kind=Seconds(1.0), help="How long to wait for the answer of a host.")
     ] = None,

@@ -10,7 +10,7 @@ from perfwatch.watching.options import HangTimeout
 def snapshot(
     seconds: Annotated[
         float, Option(metavar="TIME", kind=Seconds(0.0, 600.0), help="How long to sample the jobs.")
-    ] = 8.0,
+    ] = 6.0,
     job: Annotated[str, Option(metavar="TEXT", help="Only jobs with this in their name, run id or command line.")] = "",
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     scheduler: Annotated[str, Option(hidden=True, help="No job that says that it is another one of Slurm's.")] = "",

@@ -176,6 +176,10 @@ def _watch(channel: Channel, pid: int, terms: Terms) -> None:
             channel.send({"gone": error.message})
             return
         channel.send({"session": str(attached.folder or ""), "roots": list(attached.roots)})
+        if attached.contained_run:
+            channel.send(
+                {"say": "a perfwatch run in its container counts its steps; what that one says is not taken over"}
+            )
         verdict = attached.stay(cast(IO[str], _Voice(channel)))
         channel.send({"ended": {"state": verdict.state, "cause": verdict.cause, "summary": verdict.summary}})
         loss = attached.close()

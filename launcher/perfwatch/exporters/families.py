@@ -95,7 +95,16 @@ def _steps(jobs: list[Snapshot]) -> Iterator[Metric]:
     times = HistogramMetricFamily(
         "perfwatch_step_duration_seconds", "Time between two steps, of all ranks.", labels=["session"]
     )
+    wanted = GaugeMetricFamily(
+        "perfwatch_job_steps", "Steps that the job is to make, as it says ($PERFWATCH_STEPS).", labels=["session"]
+    )
+    limit = GaugeMetricFamily(
+        "perfwatch_job_limit_timestamp_seconds", "When Slurm ends the job at the latest, unix time.", labels=["session"]
+    )
     for job in jobs:
+        for family, value in ((wanted, job.steps_wanted), (limit, job.ends_by)):
+            if value is not None:
+                family.add_metric([job.session], value)
         for rank in job.ranks:
             counted.add_metric([job.session, rank.rank], rank.steps)
         if job.step_buckets:
@@ -104,7 +113,7 @@ def _steps(jobs: list[Snapshot]) -> Iterator[Metric]:
                 total += count
                 buckets.append((bound, float(total)))
             times.add_metric([job.session], buckets, job.step_seconds)
-    yield from (counted, times)
+    yield from (counted, times, wanted, limit)
 
 
 def _cards(jobs: list[Snapshot]) -> Iterator[Metric]:

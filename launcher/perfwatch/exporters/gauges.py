@@ -22,6 +22,7 @@ GPU_SECONDS = 15.0  # a calm card is read once a second, one of many every five
 REMEMBER_SECONDS = 60.0
 FORGET_RANK_SECONDS = 600.0  # after its last word: ranks come and go
 LONGEST_COMMAND = 120
+LONGEST_NUMBER = 15
 NO_RANK = "none"
 # Of ``verdict.JobLabels``: the others are labels of their own, or change while a job lives.
 LABELS = (
@@ -125,6 +126,8 @@ class Gauges:
             suspected=self._suspected,
             told=dict(self._told),
             ranks=self._rank_steps(),
+            steps_wanted=self._declared("PERFWATCH_STEPS"),
+            ends_by=self._declared("SLURM_JOB_END_TIME"),
             step_buckets=tuple(self._buckets),
             step_seconds=round(self._step_seconds, 6),
             cards=self._card_gauges(),
@@ -146,6 +149,12 @@ class Gauges:
             world_size = next((one.world_size for one in ranked if one.world_size is not None), None)
             job = labels(self._session, ranked or seen, "\n".join(self._groups), ranks, world_size)
         return {name: str(value) for name in LABELS if (value := getattr(job, name)) is not None}
+
+    def _declared(self, variable: str) -> int | None:
+        """A number that the environment of the ranks says, where it says one."""
+        said = {one.environment.get(variable, "") for one in self._processes.values()} - {""}
+        text = said.pop() if len(said) == 1 else ""
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
     def _rank_steps(self) -> tuple[RankSteps, ...]:
         """Of processes without a number the one that has made most counts as all of them: a pid makes a new series each time."""

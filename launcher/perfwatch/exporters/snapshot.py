@@ -58,6 +58,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspected: str = ""
     told: dict[str, int] = {}
     ranks: tuple[RankSteps, ...] = ()
+    steps_wanted: int | None = None  # that the job says it will make
+    ends_by: int | None = None  # when its scheduler ends it
     step_buckets: tuple[int, ...] = ()  # of STEP_BUCKETS and beyond, not cumulative
     step_seconds: float = 0.0  # of all steps that were timed
     cards: tuple[Card, ...] = ()

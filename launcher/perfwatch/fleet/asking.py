@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]  # hosts that have answered, hosts
 class Question:
     """What is asked of every host. ``deadline_seconds``: for the whole answer; None: what it takes as a rule."""
 
-    seconds: float = 8.0
+    seconds: float = 6.0
     patience_seconds: float = HANG_TIMEOUT_SECONDS
     job: str = ""
     deadline_seconds: float | None = None
@@ -154,7 +154,9 @@ def _without(answer: Answer, wrong: str, question: Question, engine: Engine) -> 
     if answer.unasked:
         return HostReport(host=answer.host, state=answer.unasked, reason=answer.said)
     if answer.timed_out:
-        reason = f"no answer within {duration(question.ends_seconds)}"
+        reason = f"no answer within {duration(answer.waited or question.ends_seconds)}"
+        if answer.nearly_all is not None:
+            reason += f"; nearly all others had answered after {duration(answer.nearly_all)}"
         if answer.said:  # a banner, or what went wrong
             reason += f"; the last that came: {answer.said}"
         return HostReport(host=answer.host, state="silent", reason=reason, advice=engine.by_hand(answer.host))

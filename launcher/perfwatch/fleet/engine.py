@@ -27,6 +27,7 @@ class Answer:
     """What one host printed. ``said``: the last line on stderr. ``received``: unix time, on our clock.
 
     unasked: of a host that was not asked, its state (``perfwatch.fleet.merge.hosts.STATES``); ``said`` tells why.
+    waited: seconds until it had ended, or was given up; nearly_all: after which nearly all hosts had answered, where that counts.
     """
 
     host: str
@@ -37,6 +38,8 @@ class Answer:
     too_long: bool = False
     unasked: str = ""
     received: float = 0.0
+    waited: float | None = None
+    nearly_all: float | None = None
 
     @property
     def unreached(self) -> bool:

@@ -21,9 +21,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from perfwatch.processes.channel import Message
-from perfwatch.processes.place import HOMES, Root, places, rooted, roots, start_ticks
+from perfwatch.processes.place import HOMES, Root, places, registered, rooted, roots, start_ticks
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.guest import Guests, identity_of, is_ours
+from perfwatch_probes.inner_pids import InnerPids
 from perfwatch_probes.locked_files import read_kernel_file
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.stat import parse_pairs, stat_fields
@@ -309,7 +310,7 @@ def find_place(
 ) -> ArmedJob | None:
     """Where the agent of this process' job writes, if it was started armed; its watcher may be gone.
 
-    guests: look at the place of the process' user, where that is another one.
+    guests: look at the place of the process' user, where that is another one, and in the root of its container.
     """
     try:
         owner = guests.identity(pid) if guests is not None else None
@@ -318,16 +319,34 @@ def find_place(
     if owner is None or owner.uid != os.getuid() or is_ours(owner):
         for folder, found in _meant(pid, _own(homes), proc):
             return ArmedJob(AgentFolder(folder), tuple(found))
-    if guests is None or owner is None or is_ours(owner):
+    if guests is None or owner is None:
         return None
+    wanted = [str(home) for home in homes]
     try:
-        told = guests.child(owner).call(rooted, [str(home) for home in homes], deadline_seconds=PLACE_SECONDS)
+        told = [] if is_ours(owner) else guests.child(owner).call(rooted, wanted, deadline_seconds=PLACE_SECONDS)
     except (Unavailable, OSError):
         return None
     theirs = ((Path(folder), [one for one in there if _owner(one.pid, proc) == owner.uid]) for folder, there in told)
     for folder, found in _meant(pid, theirs, proc):
         return ArmedJob(AgentFolder(folder, owner, guests), tuple(found))
+    try:
+        apart = guests.root_of(pid) and guests.inside(pid).call(registered, wanted, deadline_seconds=PLACE_SECONDS)
+    except (Unavailable, OSError):
+        return None
+    inner = InnerPids(pid, proc)
+    for folder, found in _meant(
+        pid, ((Path(one), list(_ours(there, inner, owner.uid, proc))) for one, there in apart or ()), proc
+    ):
+        return ArmedJob(AgentFolder(folder, owner, guests, inside=pid), tuple(found))
     return None
+
+
+def _ours(there: Iterable[Root], inner: InnerPids, uid: int, proc: Path) -> Iterator[Root]:
+    """The roots of a place in a container, by our own numbers, as far as they are of its user."""
+    for root in there:
+        pid = inner.outer(root.pid, root.start_ticks)
+        if pid is not None and _owner(pid, proc) == uid:
+            yield Root(pid, root.start_ticks, next(_ancestors(pid, proc), 0))
 
 
 def _own(homes: tuple[Path, ...]) -> Iterator[tuple[Path, list[Root]]]:

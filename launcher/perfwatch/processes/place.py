@@ -22,7 +22,8 @@ from itertools import chain
 from pathlib import Path
 
 from perfwatch.processes.job_key import job_key, rank_in
-from perfwatch.processes.own_folders import make_own_folder, own_folders
+from perfwatch.processes.own_folders import MOST_LISTED, make_own_folder, own_folders
+from perfwatch_probes import guest
 from perfwatch_probes.stat import stat_fields
 from perfwatch_probes.tail import tail
 
@@ -146,13 +147,20 @@ def roots(folder: Path) -> Iterator[Root]:
 def _root(path: Path) -> Root | None:
     """The root that a file names; None if its process has ended or has not started, or this is no file of a launcher."""
     try:
-        facts = json.loads(tail(path, LONGEST_ROOT_BYTES))
-        root = Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        root = _told(tail(path, LONGEST_ROOT_BYTES))
+    except OSError:
         return None
-    if not _is_there(root.pid):
+    if root is None or not _is_there(root.pid):
         return None
     return root if start_ticks(root.pid) in (root.start_ticks, None) else None  # None: it cannot be read now
+
+
+def _told(text: str | bytes) -> Root | None:
+    try:
+        facts = json.loads(text)
+        return Root(int(facts["pid"]), int(facts["start_ticks"]), int(facts["launcher"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def _is_there(pid: int) -> bool:
@@ -171,6 +179,32 @@ def rooted(homes: list[str]) -> list[tuple[str, list[Root]]]:
     """The places of this process' user with a live root, each with its roots: what a guest tells root."""
     found = ((str(place), list(roots(place))) for place in places(tuple(map(Path, homes))))
     return [(place, there) for place, there in found if there]
+
+
+def registered(homes: list[str]) -> list[tuple[str, list[Root]]]:
+    """The places in the root of a container, each with the roots that it names, by their numbers there: what a guest tells."""
+    found: list[tuple[str, list[Root]]] = []
+    for home in homes:
+        for ours in _named(home, "perfwatch-", MOST_PLACES):
+            for place in _named(ours, "", MOST_PLACES - len(found)):
+                told = [_told(_text(path)) for path in _named(place, "root-", MOST_ROOTS)]
+                found.append((place, [root for root in told if root is not None]))
+    return [(place, there) for place, there in found if there]
+
+
+def _named(folder: str, prefix: str, most: int) -> list[str]:
+    try:
+        there = guest.names(folder, MOST_LISTED)
+    except OSError:
+        return []
+    return [f"{folder}/{name}" for name in sorted(there) if name.startswith(prefix)][: max(0, most)]
+
+
+def _text(path: str) -> bytes:
+    try:
+        return guest.read(path, LONGEST_ROOT_BYTES)
+    except (OSError, ValueError):
+        return b""
 
 
 def _some(folder: Path, prefix: str, most: int) -> list[Path]:

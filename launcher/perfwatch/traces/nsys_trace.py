@@ -7,13 +7,14 @@ The file is untrusted: it is opened read-only, nothing in it is executed, and ev
 rows. A table that this job or version does not have is absent: a job that copied nothing has no table of copies.
 """
 
+import os
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import msgspec
@@ -56,7 +57,10 @@ _QUERIES = {
 
 
 def read(
-    path: Path, ranks: Mapping[int, int | None] | None = None, clock: Callable[[], float] = time.monotonic
+    path: Path,
+    ranks: Mapping[int, int | None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    of: BinaryIO | None = None,
 ) -> list[TorchTrace]:
     """One reading for each process that ran something on a card, the busiest first.
 
@@ -64,10 +68,11 @@ def read(
         path: what ``nsys export --type sqlite`` wrote.
         ranks: of the processes that are known, by pid.
         clock: monotonic seconds.
+        of: the open file that it must be. SQLite opens by path, and follows links.
 
     Raises TraceUnreadable: no such file, not of nsys, damaged, too large, or not read within 30 s.
     """
-    by_process = _by_process(path, clock)
+    by_process = _by_process(path, clock, of)
     ranks = ranks or {}
     readings = [
         _reading(events, pid, ranks.get(pid)) for pid, events in by_process.items() if any(map(_on_card, events))
@@ -134,9 +139,9 @@ def _on_card(event: Event) -> bool:
 _ADVICE = "make it again: nsys export --type sqlite --force-overwrite=true FILE.nsys-rep"
 
 
-def _by_process(path: Path, clock: Callable[[], float]) -> dict[int, list[Event]]:
+def _by_process(path: Path, clock: Callable[[], float], of: BinaryIO | None = None) -> dict[int, list[Event]]:
     found: dict[int, list[Event]] = {}
-    with _opened(path, clock) as database:
+    with _opened(path, clock, of) as database:
         try:
             for count, event in enumerate(_events(database)):
                 if count >= MOST_EVENTS:
@@ -153,11 +158,25 @@ def _by_process(path: Path, clock: Callable[[], float]) -> dict[int, list[Event]
     return found
 
 
+def _is_open_twice(file: BinaryIO) -> bool:
+    """True if another descriptor of this process is of the same file."""
+    wanted, count = os.fstat(file.fileno()), 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            count += os.path.samestat(os.fstat(int(name)), wanted)
+        except OSError:
+            continue  # that of the listing itself
+    return count > 1
+
+
 @contextmanager
-def _opened(path: Path, clock: Callable[[], float]) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path, clock: Callable[[], float], of: BinaryIO | None) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise no_file(path, _ADVICE)
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    if of is not None and not _is_open_twice(of):
+        database.close()
+        raise TraceUnreadable(f"{path} became another file while it was read")
     ends = clock() + READ_SECONDS
     database.set_progress_handler(lambda: clock() > ends, _STEPS_BETWEEN_LOOKS)
     try:
