@@ -123,7 +123,7 @@ RANKS = tuple(Subject(pid, 1, rank=rank, workers=(pid + 1,)) for rank, pid in en
     [
         (Request(kind="flame", pid=710), (720,), ["rank1"], "rank 1 of 3 ranks was recorded (PID 710 was given)"),
         (Request(kind="flame", pid=711), (), ["rank1"], "rank 1 of 3 ranks was recorded (PID 711 was given)"),
-        (Request(kind="flame", pid=1), (720,), ["rank2"], "rank 2 of 3 ranks was recorded (the verdict blames it)"),
+        (Request(kind="flame", pid=1), (720,), ["rank2"], "rank 2 of 3 ranks was recorded (it is the culprit)"),
         (Request(kind="flame"), (), ["rank0"], "rank 0 of 3 ranks was recorded (it is the first)"),
         (Request(kind="flame", pid=700, ranks=(1, 2)), (), ["rank1", "rank2"], ""),
     ],

@@ -57,11 +57,20 @@ class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job. by: who says it: ``run``, ``daemon``, ``attach``, or ``judge`` where it was asked for now."""
+    """What is known of a job.
+
+    Attributes:
+        suspect: the state and cause that an inconclusive verdict leans to; ``suspect_in_seconds``: when it will be sure, if nothing moves.
+        summary: the whole sentence: which process, at which line.
+        by: who says it: ``run``, ``daemon``, ``attach``, or ``judge`` where it was asked for now.
+    """
 
     state: str
     cause: str | None = None
     confidence: str = "none"
+    suspect: tuple[str, str] | None = None
+    suspect_in_seconds: float | None = None
+    summary: str = ""
     silent_seconds: float | None = None
     last_step: int | None = None
     by: str = ""

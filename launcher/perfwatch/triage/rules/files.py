@@ -16,6 +16,7 @@ from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull, quiet
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, wakes_soon
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.roles.placement import program_of
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits import outside
@@ -126,7 +127,12 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         if own
         else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
     )
-    holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
+    holders = ", ".join(
+        [
+            *(_holder(case, one) for one in inside),
+            *(outside.said(case, end, pid) for pid in outside.holders(case, end)),
+        ][:3]
+    )
     blocked = own and end.node.wait is not None and end.node.wait.forever
     below = (m for m in case.job.descendants(end.node.pid) if m.alive and m.role not in ("service", "worker"))
     twice = blocked and not sharers(case.job, end.node) and not any(below)
@@ -196,9 +202,12 @@ def _looks(end: End, near: tuple[str, ...]) -> str:
     return "cat /proc/locks" if end.kind == "file_lock" else stacks_of(end.node.pid)
 
 
-def _holder(node: Node) -> str:
-    """A process of the job, or a thread of the one that waits, and where it is meanwhile."""
-    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+def _holder(case: Case, node: Node) -> str:
+    """A process of the job and what it runs, or a thread of the one that waits, and where it is meanwhile."""
+    name = f"rank {node.rank} (pid {node.pid})" if node.role == "rank" and node.rank is not None else f"pid {node.pid}"
+    if node.role == "child":
+        process = case.job.members[node.pid].process
+        name += f" ({(program_of(process.command) or process.name).rpartition('/')[2]})"
     if node.tid != node.pid:
         name = f"thread {node.name or node.tid}"
     return f"{name}, at {show(node.frame)}" if node.frame is not None else name

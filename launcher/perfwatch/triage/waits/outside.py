@@ -29,13 +29,16 @@ def _involved(case: Case, end: End) -> tuple[int, ...]:
     return (*pids, *(pid for pid in started if pid not in case.job.members))
 
 
-def said(case: Case, pid: int) -> str:
-    """A process outside of the job, and the call in which its main thread waits."""
+def said(case: Case, end: End, pid: int) -> str:
+    """A process outside of the job: what it runs, if that is known, and the call in which its main thread waits."""
+    file = end.descriptor
+    runs = dict(zip(file.lock_holders, file.holders_run, strict=False)) if file is not None else {}
+    who = f"pid {pid}{f' ({runs[pid]})' if runs.get(pid) else ''} outside of the job"
     look = case.history.latest(Thread, pid, pid)
     if look is not None and look.reading.state == "T":
-        return f"pid {pid} outside of the job, which is stopped"
+        return f"{who}, which is stopped"
     wait = look.reading.wait if look is not None else None
-    return f"pid {pid} outside of the job" + (f", which waits in {wait.call}" if wait is not None else "")
+    return who + (f", which waits in {wait.call}" if wait is not None else "")
 
 
 def unwatched_seconds(case: Case, end: End) -> float:
