@@ -49,13 +49,13 @@ def group() -> Iterator[tuple[Path, str]]:
         pytest.skip("control groups cannot be made here")
     yield path, container
     for folder in (path, *list(path.parents)[:3]):
-        until(lambda folder=folder: not (folder / "cgroup.procs").read_text(), 10.0)  # type: ignore[misc]
+        until(lambda folder=folder: not (folder / "cgroup.procs").read_text())  # type: ignore[misc]
         folder.rmdir()
 
 
 @needs_root()
 def test_a_job_in_a_container_is_found_by_pod_and_container(
-    job: StartJob, group: tuple[Path, str], typed: Typed
+    group: tuple[Path, str], job: StartJob, typed: Typed
 ) -> None:
     """By the uid and the name of the pod, and by the id that docker ps shows: one job for all commands that take one."""
     folder, container = group
