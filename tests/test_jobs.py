@@ -216,8 +216,8 @@ def test_which_process_is_to_be_looked_at_is_said_of_jobs_that_are_not_well() ->
 
     assert "HUNG? waiting_for_file" in lines[2]
     assert lines[4:] == [
-        "100  worker 101 sleeps",
-        "200  it polls (decides in 41 s)",
+        "pid 100: worker 101 sleeps",
+        "pid 200: it polls (decides in 41 s)",
         "why: perfwatch attach 100",
     ]
 

@@ -158,7 +158,7 @@ def shown_beside_jobs(home: Path, commands: list[str]) -> dict[str, str]:
         (*NAMESPACE, "-c", script), env=environment(home), capture_output=True, text=True, timeout=300
     )
     screens = done.stdout.split(f"{END}\n")[:-1]
-    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=process )\d+|(?<=pid )\d+"
+    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=stacks )\d+|(?<=process )\d+|(?<=pid )\d+"
     found = {}
     for command, screen in zip(commands, screens, strict=True):
         text = re.sub(r"(?<=\S)  +", "  ", alike(screen.replace("[exit 0]\n", ""), home))

@@ -4,6 +4,7 @@ A job is the process tree below the topmost process that has torch loaded, or be
 tell ranks from workers are those of a diagnosis. The kernel's scheduler statistics say when each main thread last ran.
 """
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -379,10 +380,10 @@ def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
 
 
 def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job:
-    """Who is who now in these trees, nothing else of the machine is looked at."""
+    """Who is who now in these trees, without this process of ours; nothing else of the machine is looked at."""
     found: dict[int, Process] = {}
     patience = Patience(child)
-    children = children_of(scan(filesystem))
+    children = children_of({pid: stat for pid, stat in scan(filesystem).items() if pid != os.getpid()})
     for top in tops:
         try:
             for pid in tree(filesystem, top, children):

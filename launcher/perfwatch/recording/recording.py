@@ -190,8 +190,10 @@ def load_session(path: Path) -> Session:
             raise Implausible(f"it was created at {session.created:g}, which is no time")
         return session
     except (*DAMAGED, ValueError) as error:
+        broken = isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
         raise SessionUnreadable(
-            f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
+            f"{path}/session.json is damaged: {'it is not valid JSON' if broken else error}",
+            f"what was recorded can still be read as text: zcat -f {path}/readings* | less",
         ) from None
 
 

@@ -66,7 +66,7 @@ def _reasons(jobs: list[ListedJob]) -> Iterator[str]:
         if job.verdict is not None and job.verdict.summary:
             soon = job.verdict.suspect_in_seconds
             decides = f" (decides in {duration(soon)})" if soon else ""
-            yield clean(f"{job.pid}  {job.verdict.summary}{decides}")
+            yield clean(f"pid {job.pid}: {job.verdict.summary}{decides}")
 
 
 def _is_unwell(job: ListedJob) -> bool:
