@@ -31,7 +31,6 @@ COST = "17 us per process of the machine and 75 us per process of the job"
 # Measured: 1 ms. A process that holds its memory lock for longer is sick, and that costs us its command line only.
 IDENTITY_DEADLINE_SECONDS = 1.0
 _PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*[a-z]*(?:-\w+)?(?: \(deleted\))?")
-_WITH_A_VALUE = ("-W", "-X")  # options of Python whose value is the next word
 Redact = Callable[[Sequence[str]], tuple[str, ...]]  # the words of a command line without its secrets
 Clock = Callable[[], float]  # seconds since boot, suspended time included: what start_ticks counts
 
@@ -142,7 +141,7 @@ def _name_alone(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def program(filesystem: Filesystem, pid: int, child: Caller) -> str:
-    """What a process runs, in words that hold no secret: its program, and the script or module of Python. Empty where it is gone."""
+    """What a process runs, in words that hold no secret: its program, and the script of Python. Empty where it is gone."""
     stat = optional(lambda: read_stat(filesystem, pid))
     if stat is None:
         return ""
@@ -155,13 +154,7 @@ def program(filesystem: Filesystem, pid: int, child: Caller) -> str:
     name = os.path.basename(*_name_alone(command)) if command else ""
     if not name or not _is_python(None, stat.name, command):
         return name or stat.name
-    options = command[1:]
-    while options and options[0].startswith("-") and options[0] not in ("-", "-c", "-m"):
-        options = options[2:] if options[0] in _WITH_A_VALUE else options[1:]
-    if options[:1] == ("-m",):
-        return " ".join((name, *options[:2]))
-    script = options[:1] if options[:1] not in (("-",), ("-c",)) else ()
-    return " ".join((name, *map(os.path.basename, script)))
+    return " ".join((name, *[os.path.basename(one) for one in command[1:] if one.endswith(".py")][:1]))
 
 
 def usage(filesystem: Filesystem, pid: int) -> ProcessUsage:

@@ -100,13 +100,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
 
 
 def _collected(
-    tool: Tool,
-    report: Path,
-    window: Window,
-    subject: Subject,
-    notes: tuple[str, ...],
-    seconds: float,
-    most_bytes: int,
+    tool: Tool, report: Path, window: Window, subject: Subject, notes: tuple[str, ...], seconds: float, most_bytes: int
 ) -> Collected:
     if not report.is_file() or report.stat().st_size > most_bytes:
         later = f"ncu writes its report when the job ends: then perfwatch kernels {report}"

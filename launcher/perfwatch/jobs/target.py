@@ -122,8 +122,7 @@ def _asked(
     except Absent:
         if exists(pid):
             raise PermissionDenied(
-                f"process {pid} exists, but /proc hides it (mounted with hidepid)",
-                f"sudo perfwatch attach {pid}",
+                f"process {pid} exists, but /proc hides it (mounted with hidepid)", f"sudo perfwatch attach {pid}"
             ) from None
         raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
     except (Unavailable, ValueError) as why:  # it ended between two reads

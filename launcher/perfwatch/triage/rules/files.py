@@ -16,13 +16,12 @@ from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull, quiet
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, wakes_soon
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.roles.placement import program_of
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import STREAMS, Chain
 from perfwatch.triage.waits.node import STDIN, End, Node, culprit, node_of, silence, waited_on
-from perfwatch.triage.waits.outside import asks_elsewhere
+from perfwatch.triage.waits.outside import asks_elsewhere, program
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import calling_line
@@ -128,10 +127,9 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
     )
     holders = ", ".join(
-        [
-            *(_holder(case, one) for one in inside),
-            *(outside.said(case, end, pid) for pid in outside.holders(case, end)),
-        ][:3]
+        [*(_holder(end, one) for one in inside), *(outside.said(case, end, pid) for pid in outside.holders(case, end))][
+            :3
+        ]
     )
     blocked = own and end.node.wait is not None and end.node.wait.forever
     below = (m for m in case.job.descendants(end.node.pid) if m.alive and m.role not in ("service", "worker"))
@@ -202,12 +200,9 @@ def _looks(end: End, near: tuple[str, ...]) -> str:
     return "cat /proc/locks" if end.kind == "file_lock" else stacks_of(end.node.pid)
 
 
-def _holder(case: Case, node: Node) -> str:
-    """A process of the job and what it runs, or a thread of the one that waits, and where it is meanwhile."""
-    name = f"rank {node.rank} (pid {node.pid})" if node.role == "rank" and node.rank is not None else f"pid {node.pid}"
-    if node.role == "child":
-        process = case.job.members[node.pid].process
-        name += f" ({(program_of(process.command) or process.name).rpartition('/')[2]})"
+def _holder(end: End, node: Node) -> str:
+    """A process of the job, or a thread of the one that waits, and where it is meanwhile."""
+    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}{program(end, node.pid)}"
     if node.tid != node.pid:
         name = f"thread {node.name or node.tid}"
     return f"{name}, at {show(node.frame)}" if node.frame is not None else name

@@ -29,11 +29,16 @@ def _involved(case: Case, end: End) -> tuple[int, ...]:
     return (*pids, *(pid for pid in started if pid not in case.job.members))
 
 
-def said(case: Case, end: End, pid: int) -> str:
-    """A process outside of the job: what it runs, if that is known, and the call in which its main thread waits."""
+def program(end: End, pid: int) -> str:
+    """What a holder of a lock runs, in brackets; empty where that is not known."""
     file = end.descriptor
-    runs = dict(zip(file.lock_holders, file.holders_run, strict=False)) if file is not None else {}
-    who = f"pid {pid}{f' ({runs[pid]})' if runs.get(pid) else ''} outside of the job"
+    known = dict(zip(file.lock_holders, file.holders_run, strict=False)) if file is not None else {}
+    return f" ({known[pid]})" if known.get(pid) else ""
+
+
+def said(case: Case, end: End, pid: int) -> str:
+    """A process outside of the job, and the call in which its main thread waits."""
+    who = f"pid {pid}{program(end, pid)} outside of the job"
     look = case.history.latest(Thread, pid, pid)
     if look is not None and look.reading.state == "T":
         return f"{who}, which is stopped"
