@@ -143,7 +143,7 @@ def test_the_rank_that_is_meant_is_recorded_and_said(
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(kind="flame", seconds=3600), "more than 60 s"),
+        (Request(kind="flame", seconds=3600), "60 s at most"),
         (Request(kind="flame", options={"rate": "9999"}), "from 1 to 200"),
         (Request(kind="flame", options={"rate": "fast"}), "from 1 to 200"),
         (Request(kind="flame", ranks=(9,)), "no rank of that number"),

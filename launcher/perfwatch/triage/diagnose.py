@@ -50,7 +50,6 @@ SHOWN = 4
 SHOWN_LINKS = 12
 RANK = re.compile(r"\branks?\b(?!\.)")  # the word, and not the name of a file
 DUMP = re.compile(r"perfwatch capture stacks (\d+)( --native)?$")
-TOO_BRIEF = "; too little of what it does in between was sampled to say whether it trains"
 TELLING = (IT_RUNS, SLEEP, NAPS)  # what a thread does is said with it
 UNNAMED = "unknown"  # in place of a cause, where none can be told
 STANDS_SECONDS = 2.0  # longer than the waits within a healthy step, shorter than any patience
@@ -329,7 +328,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         suspect=suspect,
         silent_seconds=None if suspect is None else suspect.silent_seconds,
         summary=f"no cause fits so far: {who(chain)} {doing(chain.awaited)}"
-        + (TOO_BRIEF if chain.awaited.startswith(NAPS) else "")
+        + ("; too little was sampled in between to say if it trains" if chain.awaited.startswith(NAPS) else "")
         + ("" if chain.awaited.startswith(TELLING) else f" ({case.progress[rank].basis})"),
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=_possible(
