@@ -389,7 +389,9 @@ class Attached:
 
     def _tell(self, stream: IO[str], news: News) -> None:
         self._outlets.news(news)
-        state = f"{news.verdict.state}: " if news.verdict else ""
+        suspect = news.verdict.suspect if news.verdict and news.kind == "suspicion" else None
+        named = f"{suspect.state} ({suspect.cause})" if suspect else news.verdict.state if news.verdict else ""
+        state = f"{named}: " if named else ""
         say(stream, f"{duration(news.at)} {news.kind}: {state}{news.text}")
 
     def _final(self, verdict: Verdict) -> Verdict:
