@@ -200,6 +200,28 @@ def test_the_worst_verdict_comes_first() -> None:
     assert rendered(Listing(jobs=jobs[2:], hidden=0), 100)[-1] == "why: perfwatch attach 400"
 
 
+def test_which_process_is_to_be_looked_at_is_said_of_jobs_that_are_not_well() -> None:
+    """And what is suspected, with the time until it is sure."""
+    stuck = ListedVerdict(state="hung", cause="stuck_worker", summary="worker 101 sleeps", by="judge")
+    maybe = ListedVerdict(
+        state="inconclusive",
+        suspect=("hung", "waiting_for_file"),
+        suspect_in_seconds=41.0,
+        summary="it polls",
+        by="run",
+    )
+    well = ListedVerdict(state="healthy", cause="balanced", summary="it trains", by="run")
+    jobs = (listed_job(100, verdict=stuck), listed_job(200, verdict=maybe), listed_job(300, verdict=well))
+    lines = rendered(Listing(jobs=jobs, hidden=0), 100)
+
+    assert "HUNG? waiting_for_file" in lines[2]
+    assert lines[4:] == [
+        "pid 100: worker 101 sleeps",
+        "pid 200: it polls (decides in 41 s)",
+        "why: perfwatch attach 100",
+    ]
+
+
 def test_a_worker_whose_job_has_ended_is_an_orphan(machine: FakeMachine) -> None:
     """It is shown as that, and how to end it; it is no job that could be attached to."""
     machine.process(100, 1, name="pt_data_worker")
@@ -294,7 +316,7 @@ def test_a_number_that_two_ranks_have_is_told_with_both_pids(machine: FakeMachin
 
     for asked_for in (100, 50):
         (told,) = related(machine, asked_for).unseen
-        assert told.reason.endswith("that look for each other at 127.0.0.1:29500: rank 1: pid 101 and 102")
+        assert told.reason.endswith("with the same master 127.0.0.1:29500: rank 1: pid 101 and 102")
     asked(machine, 50)
 
 

@@ -242,7 +242,6 @@ class Together:
     function: Callable[..., object]
 
 
-PID = Number(1, 2**22, whole=True, likely="4242")  # PID_MAX_LIMIT of the kernel
 JSON = Option("--json", "-j", help="Print one JSON object and nothing else on stdout.")
 Json = Annotated[bool, JSON]
 

@@ -88,7 +88,7 @@ def there(path: str) -> bool:
 
 
 def tails(paths: list[str], most_bytes: int) -> list[Tail]:
-    """The ends of these files; what is no regular file, or cannot be read, is left out."""
+    """The ends of these files; what is not a regular file, or cannot be read, is left out."""
     found: list[Tail] = []
     for path in paths:
         try:

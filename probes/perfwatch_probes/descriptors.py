@@ -21,6 +21,7 @@ from perfwatch_probes.guest import Hosts
 from perfwatch_probes.holders import Holders, access_of, read_fdinfo
 from perfwatch_probes.mounts import REMOTE, Mount, parse_mountinfo
 from perfwatch_probes.probe import Unavailable
+from perfwatch_probes.process import program
 from perfwatch_probes.readings import Descriptor, Socket, Thread
 from perfwatch_probes.sockets import Sockets
 from perfwatch_probes.stat import parse_pairs
@@ -32,6 +33,7 @@ COST = "60 us a descriptor, and 12 us per open descriptor of the machine where a
 
 STAT_DEADLINE_SECONDS = 0.3  # a healthy local or network file system answers in milliseconds
 
+MOST_NAMED = 3  # holders of a lock, by what they run
 MOST_CONTESTED = 256  # descriptors that are looked through
 # Of one epoll instance, the lowest: a server opens what it listens on, and what wakes it, before its visitors come.
 WATCHED_LIMIT = 64
@@ -126,6 +128,7 @@ def _describe_one(
         controlling=is_controlling(filesystem, pid, fd, child) if kind == "tty" else None,
         other_side=other_side(filesystem, pid, link, info, holders) if kind == "tty" else (),
         lock_holders=locking,
+        holders_run=tuple(program(filesystem, one, child) for one in locking[:MOST_NAMED]),
         holders_started=started_by(filesystem, locking),
     )
 

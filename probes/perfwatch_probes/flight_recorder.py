@@ -262,7 +262,7 @@ def read(path: str, owners: frozenset[int]) -> bytes:
                 raise Unavailable(f"a flight-recorder dump of {size:.0f} MiB is too large to be read safely", SMALLER)
             return guest.contents(file, MOST_DUMP_BYTES)
     except ValueError:
-        raise Unavailable("a flight-recorder dump is no regular file") from None
+        raise Unavailable("a flight-recorder dump is not a regular file") from None
     except OSError as error:
         raise Unavailable(f"a flight-recorder dump cannot be read: {error.strerror}") from None
 

@@ -140,6 +140,23 @@ def _name_alone(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(word.partition(" ")[0] for word in command[:1])
 
 
+def program(filesystem: Filesystem, pid: int, child: Caller) -> str:
+    """What a process runs, in words that hold no secret: its program, and the script of Python. Empty where it is gone."""
+    stat = optional(lambda: read_stat(filesystem, pid))
+    if stat is None:
+        return ""
+    file = f"{filesystem.proc}/{pid}/cmdline"
+    deadline = IDENTITY_DEADLINE_SECONDS
+    cmdline = optional(
+        lambda: child.call(filesystem.read_bytes, file, bounds.ARGUMENTS_BYTES, deadline_seconds=deadline)
+    )
+    command = parse_command(cmdline or b"")
+    name = os.path.basename(*_name_alone(command)) if command else ""
+    if not name or not _is_python(None, stat.name, command):
+        return name or stat.name
+    return " ".join((name, *[os.path.basename(one) for one in command[1:] if one.endswith(".py")][:1]))
+
+
 def usage(filesystem: Filesystem, pid: int) -> ProcessUsage:
     """What a process has used so far. Raises Unavailable when it is gone; io and open files are None where denied."""
     folder = f"{filesystem.proc}/{pid}"

@@ -127,12 +127,15 @@ def parse_schedstat(text: str) -> tuple[float, float]:
 
 
 def parse_exec_start(sched: str) -> float | None:
-    """Seconds, on the scheduler's clock of its CPU, when the thread last ran; None where the kernel does not tell."""
+    """Seconds, on the scheduler's clock of its CPU, when the thread last ran; None where the kernel does not tell.
+
+    Zero is no moment: the kernel sets it while a thread moves to another CPU, and since Linux 6.12 a sleeping thread may be moved.
+    """
     for line in sched.splitlines():
         name, _, value = line.partition(":")
         if name.rstrip() == "se.exec_start":
             try:
-                return float(value) / 1e3
+                return float(value) / 1e3 or None
             except ValueError:
                 return None
     return None

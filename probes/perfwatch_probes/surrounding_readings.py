@@ -44,6 +44,7 @@ class Descriptor(Reading, frozen=True, kw_only=True):
     controlling: bool | None = None  # tty: the controlling terminal of the process (stat field 7); None: not known
     other_side: tuple[int, ...] = ()  # tty: the other processes that hold its other side (fdinfo of /dev/ptmx)
     lock_holders: tuple[int, ...] = ()  # processes that hold a flock/fcntl lock on this file (/proc/locks)
+    holders_run: tuple[str, ...] = ()  # the programs of the first of these, in the same order
     holders_started: tuple[int, ...] = ()  # what these have started, and what that has
     changed_ago_seconds: float | None = (
         None  # a path that is waited for and is there: since its newest change of any kind

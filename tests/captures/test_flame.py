@@ -123,7 +123,7 @@ RANKS = tuple(Subject(pid, 1, rank=rank, workers=(pid + 1,)) for rank, pid in en
     [
         (Request(kind="flame", pid=710), (720,), ["rank1"], "rank 1 of 3 ranks was recorded (PID 710 was given)"),
         (Request(kind="flame", pid=711), (), ["rank1"], "rank 1 of 3 ranks was recorded (PID 711 was given)"),
-        (Request(kind="flame", pid=1), (720,), ["rank2"], "rank 2 of 3 ranks was recorded (the verdict blames it)"),
+        (Request(kind="flame", pid=1), (720,), ["rank2"], "rank 2 of 3 ranks was recorded (it is the culprit)"),
         (Request(kind="flame"), (), ["rank0"], "rank 0 of 3 ranks was recorded (it is the first)"),
         (Request(kind="flame", pid=700, ranks=(1, 2)), (), ["rank1", "rank2"], ""),
     ],
@@ -143,7 +143,7 @@ def test_the_rank_that_is_meant_is_recorded_and_said(
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(kind="flame", seconds=3600), "more than 60 s"),
+        (Request(kind="flame", seconds=3600), "60 s at most"),
         (Request(kind="flame", options={"rate": "9999"}), "from 1 to 200"),
         (Request(kind="flame", options={"rate": "fast"}), "from 1 to 200"),
         (Request(kind="flame", ranks=(9,)), "no rank of that number"),

@@ -33,7 +33,7 @@ def test_a_window_that_changed_nothing_says_so() -> None:
     """Less than a step is no news."""
     said = cost(pace(0.0, 100, 0.1), pace(10.0, 200, 0.1), pace(12.0, 220, 0.1), pace(13.0, 230, 0.1))
 
-    assert said.endswith("the job lost nothing that shows meanwhile")
+    assert said.endswith("the job lost no measurable time meanwhile")
 
 
 def test_without_steps_the_overhead_is_unknown() -> None:

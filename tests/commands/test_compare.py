@@ -92,7 +92,7 @@ def test_a_session_that_is_still_written_and_torn_is_compared_as_far_as_it_goes(
     recorder.close(PATIENCE_SECONDS)
 
     assert done.returncode == 0, done.stderr
-    assert "1 damaged lines were left out" in done.stdout
+    assert "left out: 1 damaged line" in done.stdout
 
 
 def test_an_empty_session_is_said_to_be_one(fast: Path, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_torn_session_is_reported_with_what_it_lacks(tmp_path: Path) -> None:
     done = report(str(folder), "--format", "text")
 
     assert done.returncode == 0
-    assert "2 damaged lines and 1 of a newer version" in done.stdout
+    assert "2 damaged lines and 1 line of a newer version" in done.stdout
 
 
 def test_a_session_of_a_newer_version_is_refused_with_advice(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(JOB)
     (tmp_path / "libtorch_cpu.so").write_bytes(bytes(4096))
     (tmp_path / "notes.txt").write_text("none of these\n")
+    (tmp_path / "sessions" / "torn").mkdir()
+    (tmp_path / "sessions" / "torn" / "session.json").write_text('{"version": "0.')
     (tmp_path / "open.toml").write_text("hang_timeout = '2m'\n")
     (tmp_path / "open.toml").chmod(0o666)
     (tmp_path / "typo.toml").write_text("hang_timeot = '2m'\n")
@@ -156,7 +158,7 @@ def shown_beside_jobs(home: Path, commands: list[str]) -> dict[str, str]:
         (*NAMESPACE, "-c", script), env=environment(home), capture_output=True, text=True, timeout=300
     )
     screens = done.stdout.split(f"{END}\n")[:-1]
-    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=process )\d+|(?<=pid )\d+"
+    pid = r"(?<![\w.-])[1-9]\d*(?= +root )|(?<=kill )\d+|(?<=attach )\d+|(?<=stacks )\d+|(?<=process )\d+|(?<=pid )\d+"
     found = {}
     for command, screen in zip(commands, screens, strict=True):
         text = re.sub(r"(?<=\S)  +", "  ", alike(screen.replace("[exit 0]\n", ""), home))

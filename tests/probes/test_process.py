@@ -13,7 +13,7 @@ from perfwatch_probes.deadline import Inline, KillableChild
 from perfwatch_probes.filesystem import Absent, Denied, Filesystem
 from perfwatch_probes.private import parse_command, parse_environment, read_private
 from perfwatch_probes.probe import Unavailable
-from perfwatch_probes.process import children_of, ended, identify, scan, tree, usage
+from perfwatch_probes.process import children_of, ended, identify, program, scan, tree, usage
 from perfwatch_probes.readings import Process, ProcessEnded
 from perfwatch_probes.stat import PAGE_BYTES, TICKS_PER_SECOND
 
@@ -160,6 +160,27 @@ def test_only_python_shows_its_arguments(
     (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
 
     assert identify(Filesystem(proc=tmp_path), 4100, Inline(), keep).command == (shown or words)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("/usr/bin/python3 -u /data/sync.py --token x", "python3 sync.py"),
+        ("python -m pkg.sync --token x", "python"),
+        ("python -c code", "python"),
+        ("/usr/bin/rsync -a secret", "rsync"),
+        ("", "sh"),
+    ],
+)
+def test_a_program_is_named_without_what_may_be_secret(tmp_path: Path, command: str, said: str) -> None:
+    """The script of Python, and of all others the name alone; without a command line what the kernel calls it."""
+    put(tmp_path, 7, 1)
+    stat = tmp_path / "7" / "stat"
+    stat.write_text(stat.read_text().replace("python", "python3" if "python" in command else "sh"))
+    (tmp_path / "7" / "cmdline").write_text(command.replace(" ", "\0"))
+
+    assert program(Filesystem(proc=tmp_path), 7, Inline()) == said
+    assert program(Filesystem(proc=tmp_path), 8, Inline()) == ""
 
 
 def test_command_of_a_zombie_is_empty() -> None:

@@ -92,6 +92,7 @@ def test_exec_start_in_seconds() -> None:
     assert parse_exec_start(SCHED) == pytest.approx(1006.090411271)
     assert parse_exec_start("") is None
     assert parse_exec_start("se.exec_start : ?\n") is None
+    assert parse_exec_start("se.exec_start : 0.000000\n") is None
 
 
 def test_context_switches() -> None:

@@ -43,7 +43,7 @@ def locked(since: float = STOPPED, started: tuple[int, ...] = (), ranks: int = 1
     stands(history, FIRST, LOCKS, LOCK, UNTIL)
     for at in looks(since, UNTIL):
         history.add(at, Descriptor(pid=FIRST, fd=5, kind="file", target="/data/cache.lock", lock_holders=(OUTSIDE,),
-                                   holders_started=started))  # fmt: skip
+                                   holders_run=("python sync.py",), holders_started=started))  # fmt: skip
     return history
 
 
@@ -61,7 +61,7 @@ def test_a_holder_outside_that_may_wait_for_something_that_comes_is_accused_with
     verdict = judged(history, UNTIL)
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("hung", "waiting_for_file", 0.65)
-    assert f"pid {OUTSIDE} outside of the job, which waits in {wait.call}" in verdict.summary
+    assert f"pid {OUTSIDE} (python sync.py) outside of the job, which waits in {wait.call}" in verdict.summary
 
 
 @pytest.mark.parametrize("wait", [FOR_EVER, PAUSES])

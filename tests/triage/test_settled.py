@@ -48,6 +48,28 @@ def test_nothing_is_said_before_every_probe_has_looked_twice() -> None:
     assert diagnose(load_case(LOST_TURN).until(4.0), 4.0).state == "inconclusive"
 
 
+def paused(recording: Recording, moments: tuple[float, ...]) -> Recording:
+    """Half a minute later, and the training thread has run up to each of these moments."""
+    at = {one.reading.pid: one for one in reversed(recording.records) if isinstance(one.reading, Thread)}
+    first = at[min(at)].reading
+    assert isinstance(first, Thread)
+    ran = (structs.replace(first, state="R", wait=None, run_seconds=number * 1.0, ran_ago_seconds=0.0)
+           for number, _ in enumerate(moments))  # fmt: skip
+    before = tuple(
+        structs.replace(at[min(at)], at=moment, reading=one) for moment, one in zip(moments, ran, strict=True)
+    )
+    later = tuple(structs.replace(one, at=one.at + 30.0) for one in recording.records)
+    return replace(recording, records=(*before, *later))
+
+
+def test_a_thread_that_paused_for_as_long_before_is_not_hung_without_a_name() -> None:
+    """The rule that has a name for it waits until the pause is longer than any before; until then nothing is hung."""
+    recording, at = load_case(LOST_TURN), expected_of(LOST_TURN).at + 30.0
+
+    assert diagnose(paused(recording, (0.0, 5.0, 26.0)), at).state == "inconclusive"
+    assert diagnose(paused(recording, (0.0,)), at).cause == "unknown"
+
+
 def unhurried(reading: Reading) -> Reading:
     """The wait of each thread ends by itself in half a minute."""
     if not isinstance(reading, Thread) or reading.wait is None:

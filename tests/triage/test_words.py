@@ -337,7 +337,7 @@ def test_a_loop_with_a_short_sleep_in_each_turn_is_not_said_to_be_silent() -> No
 
     verdict = as_seen_judged(history, at)
 
-    assert verdict.summary.endswith("at fit (train.py:50) sleeps again and again (about every 1.5 s)")
+    assert "at fit (train.py:50) sleeps again and again (about every 1.5 s); too little was sampled" in verdict.summary
     assert [text for _, text in links_of(verdict.wait_chain)] == [
         f"pid {FIRST}  train.py:50 fit  sleeps again and again (about every 1.5 s)"
     ]

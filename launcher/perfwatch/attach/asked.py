@@ -22,12 +22,10 @@ Slurm = Annotated[
     ),
 ]
 Pod = Annotated[
-    str | None,
-    Option("--pod", metavar="NAME|UID", panel=WHICH, setting=False, help="The job in this Kubernetes pod."),
+    str | None, Option("--pod", metavar="NAME|UID", panel=WHICH, setting=False, help="The job in this Kubernetes pod.")
 ]
 Container = Annotated[
-    str | None,
-    Option("--container", metavar="ID|NAME", panel=WHICH, setting=False, help="The job in this container."),
+    str | None, Option("--container", metavar="ID|NAME", panel=WHICH, setting=False, help="The job in this container.")
 ]
 
 

@@ -51,6 +51,7 @@ WITHOUT_TORCH_SECONDS = (
     3.0  # of samples: then a tree of processes without torch is no training, unless it imports something
 )
 FEW_NAMED = 3
+FRESH_SECONDS = 2.0  # of a verdict that is given to a user who leaves
 LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
 CAPTURE_TURN_SECONDS = 0.1
 
@@ -220,7 +221,7 @@ class Attached:
                 return self._final(_no_training(self._known(stream), names, self.roots[0]))
             status.now(self._progress(verdict, shot.left(verdict, self._watch.at)))
             if self.leaving.wait(pause, *self._watch.sooner()):
-                return self._final(self._known(stream))
+                return self._final(self._lately(stream))
 
     def _without_torch(self) -> str:
         """The processes of a job of which none has imported torch or is importing anything; empty of another, and if no stack was seen."""
@@ -259,7 +260,7 @@ class Attached:
                 except Exception as error:  # what others ask for must not end the watch
                     self._failed(error, stream)
         self._outlets.ended(None)
-        return self._final(self._known(stream))
+        return self._final(self._lately(stream))
 
     def capture(self, request: Request, stream: IO[str]) -> Outcome:
         """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on.
@@ -280,7 +281,7 @@ class Attached:
             if self.leaving.wait(CAPTURE_TURN_SECONDS):
                 captures.close()
                 return Outcome(
-                    kind=request.kind, error="you left before it was done", exit_code=CaptureFailed.exit_code
+                    kind=request.kind, error="interrupted before it was done", exit_code=CaptureFailed.exit_code
                 )
             captures.serve()
             if captures.said and captures.said != said and stream.isatty():
@@ -369,10 +370,16 @@ class Attached:
     def _tick(self, stream: IO[str]) -> float:
         """One round of looks; one that fails must not end the watch: it is told once, and recorded."""
         try:
-            return self._watch.tick()
+            return self._watch.tick(lambda: self.leaving.asked)
         except Exception as error:
             self._failed(error, stream)
             return AFTER_FAILURE_SECONDS
+
+    def _lately(self, stream: IO[str]) -> Verdict:
+        """The newest verdict where that is of now: the user has asked to leave, and to judge takes seconds on a busy machine."""
+        last = self._watch.last
+        fresh = last is not None and self._watch.at - self._watch.judged_at <= FRESH_SECONDS
+        return last if last is not None and fresh else self._known(stream)
 
     def _known(self, stream: IO[str]) -> Verdict:
         """The verdict from memory, which may be what fails."""
@@ -392,7 +399,9 @@ class Attached:
 
     def _tell(self, stream: IO[str], news: News) -> None:
         self._outlets.news(news)
-        state = f"{news.verdict.state}: " if news.verdict else ""
+        suspect = news.verdict.suspect if news.verdict and news.kind == "suspicion" else None
+        named = f"{suspect.state} ({suspect.cause})" if suspect else news.verdict.state if news.verdict else ""
+        state = f"{named}: " if named else ""
         say(stream, f"{duration(news.at)} {news.kind}: {state}{news.text}")
 
     def _final(self, verdict: Verdict) -> Verdict:

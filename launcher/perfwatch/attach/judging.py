@@ -8,8 +8,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -23,6 +24,7 @@ from perfwatch.text import say
 from perfwatch.verdict import Verdict
 
 LOOK_SECONDS = 5.0
+BEGIN_SECONDS, BEGIN_TURN_SECONDS = 20.0, 0.1  # before that: an attach on an idle machine takes half a second
 LEAVE_SECONDS = 20.0  # for all of a round: on a busy machine a verdict takes its time
 MOST_AT_ONCE = 4  # each takes a quarter of a core
 
@@ -57,6 +59,7 @@ def _verdicts(jobs: list[ListedJob], place: str) -> dict[int, ListedVerdict]:
                 stderr=subprocess.DEVNULL,
                 preexec_fn=lambda: die_with_parent(ours),
             )
+    _begun(started, place)
     _wait(started.values(), LOOK_SECONDS)
     for process in started.values():
         process.send_signal(signal.SIGINT)  # one that has ended gets none
@@ -75,6 +78,16 @@ def _verdicts(jobs: list[ListedJob], place: str) -> dict[int, ListedVerdict]:
 
 def _answer(place: str, pid: int) -> str:
     return f"{place}/{pid}.json"
+
+
+def _begun(started: Mapping[int, "subprocess.Popen[bytes]"], place: str) -> None:
+    """Until each has ended or sampled its job, so long at most: on a busy machine that takes longer than the samples do."""
+    ends = time.monotonic() + BEGIN_SECONDS
+    waited = set(started)
+    while waited and time.monotonic() < ends:
+        time.sleep(BEGIN_TURN_SECONDS)
+        begun = {pid for pid in waited if any(one.stat().st_size for one in Path(f"{place}/{pid}").glob("readings*"))}
+        waited -= begun | {pid for pid in waited if started[pid].poll() is not None}
 
 
 def _wait(processes: Iterable["subprocess.Popen[bytes]"], seconds: float) -> None:

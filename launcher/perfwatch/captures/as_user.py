@@ -134,7 +134,7 @@ def _brought(outcome: Outcome, request: Request, folder: Path, child: KillableCh
     for file in outcome.files:
         name = os.path.basename(file.path)
         if not _NAME.fullmatch(name):
-            raise CaptureFailed("the capture brought a file whose name cannot be used")
+            raise CaptureFailed("the capture returned a file name that cannot be used")
         target = folder / name
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as copy:

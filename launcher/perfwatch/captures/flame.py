@@ -45,7 +45,7 @@ def available(request: Request, scene: Scene) -> None:
         raise CaptureUnavailable("py-spy is not installed", MISSING_ADVICE)
     if _seconds(request) > MOST_SECONDS:
         raise CaptureRefused(
-            f"a record of more than {duration(MOST_SECONDS)} is not a window", "--seconds 10 shows the same"
+            f"--seconds is too long: {duration(MOST_SECONDS)} at most", "--seconds 10 shows the same picture"
         )
     _rate(request)
     _subjects(request, scene)
@@ -110,7 +110,7 @@ def _subjects(request: Request, scene: Scene) -> tuple[Subject, ...]:
     """The ranks that were named, otherwise one."""
     wanted = scene.wanted(request)
     if not wanted:
-        raise CaptureRefused("no rank of that number is on this machine", "perfwatch ps lists the ranks")
+        raise CaptureRefused("this machine has no rank of that number", "perfwatch ps lists the ranks")
     if not request.ranks:
         return (_meant(request, scene)[0] or wanted[0],)
     if len(wanted) > MOST_RANKS:
@@ -121,7 +121,7 @@ def _subjects(request: Request, scene: Scene) -> tuple[Subject, ...]:
 def _meant(request: Request, scene: Scene) -> tuple[Subject | None, str]:
     """The rank that a request without numbers means, and why; None where nothing points at one."""
     named = () if request.pid is None else (request.pid,)
-    for pids, why in ((named, f"PID {request.pid} was given"), (scene.blamed, "the verdict blames it")):
+    for pids, why in ((named, f"PID {request.pid} was given"), (scene.blamed, "it is the culprit")):
         for pid in pids:
             for one in scene.subjects:
                 if pid in (one.pid, *one.workers):

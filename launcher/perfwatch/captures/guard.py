@@ -35,7 +35,7 @@ def preflight(capture: Capture, request: Request, scene: Scene, folder: Path) ->
     tracing = bool(capture.USES & {CUPTI, COUNTERS})
     if tracing and scene.cause == "checkpointing":
         raise CaptureRefused(
-            "the job is writing a checkpoint: a window would stretch it and show nothing of the training",
+            "the job is writing a checkpoint: a window would slow that down and record no training",
             f"perfwatch capture {capture.NAME}, once it is written",
         )
     if COUNTERS in capture.USES and (other_pid := dcgm_profiles(scene.proc)) is not None:
@@ -159,7 +159,7 @@ def held(capture: Capture, subjects: tuple[Subject, ...], home: Path) -> Iterato
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise CaptureRefused(
-                        f"another capture of pid {subject.pid} is at work, and only one profiler can trace a process",
+                        f"another capture of pid {subject.pid} is running, and only one profiler can trace a process",
                         "wait for it: it ends within a minute or two",
                     ) from None
                 locks.callback(path.unlink, missing_ok=True)

@@ -85,8 +85,8 @@ class Helper:
             return self._lost("the process that made the capture died", "")
         if self._clock() > self._ends:
             return self._lost(
-                f"the capture did not end within {duration(self._ends - self._began)} and was given up",
-                "the profiler may still write in the job: perfwatch attach says how the job does",
+                f"the capture did not finish within {duration(self._ends - self._began)} and was given up",
+                "the profiler may still write in the job: perfwatch attach says how the job is doing",
             )
         return None
 

@@ -49,7 +49,7 @@ def available(request: Request, scene: Scene) -> None:
     if scene.may_be_hung:
         raise CaptureRefused("the job hangs, or may: no step would end the window", "perfwatch capture stacks")
     if request.steps is not None and request.steps > MOST_STEPS:
-        raise CaptureRefused(f"more than {MOST_STEPS} steps are not a window", "--steps 1 shows the same")
+        raise CaptureRefused(f"--steps is too large: {MOST_STEPS} at most", "--steps 1 shows the same")
     _subject(request, scene)
 
 
@@ -100,13 +100,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
 
 
 def _collected(
-    tool: Tool,
-    report: Path,
-    window: Window,
-    subject: Subject,
-    notes: tuple[str, ...],
-    seconds: float,
-    most_bytes: int,
+    tool: Tool, report: Path, window: Window, subject: Subject, notes: tuple[str, ...], seconds: float, most_bytes: int
 ) -> Collected:
     if not report.is_file() or report.stat().st_size > most_bytes:
         later = f"ncu writes its report when the job ends: then perfwatch kernels {report}"
@@ -128,14 +122,14 @@ def _step_after(
         window.wait(_LOOK_SECONDS)
     raise CaptureFailed(
         f"{steps} step{'s' if steps > 1 else ''} did not end within {duration(WINDOW_SECONDS)} under ncu",
-        "perfwatch attach says how the job does",
+        "perfwatch attach says how the job is doing",
     )
 
 
 def _subject(request: Request, scene: Scene) -> Subject:
     wanted = scene.wanted(request)
     if not wanted:
-        raise CaptureRefused("no rank of that number is on this machine", "perfwatch ps lists the ranks")
+        raise CaptureRefused("this machine has no rank of that number", "perfwatch ps lists the ranks")
     return wanted[0]
 
 

@@ -98,7 +98,7 @@ def _begun(answer: Path, window: Window) -> None:
         if window.clock() - since > BEGIN_SECONDS:
             raise CaptureFailed(
                 f"no step ended within {duration(BEGIN_SECONDS)}, or this process has no agent: the window was not opened",
-                "perfwatch attach says how the job does",
+                "perfwatch attach says how the job is doing",
             )
         window.wait(_LOOK_SECONDS)
     if text != "0":

@@ -118,7 +118,7 @@ def cost(before: Pace, opened: Pace | None, closed: Pace | None, after: Pace) ->
     if opened is not None and closed is not None and (steps := _made(opened, closed)) > 0:
         inside = f", {duration((closed.at - opened.at) / steps, 3)} in the window"
     back = duration(after.seconds, 3) if after.seconds is not None else "unknown"
-    price = duration(lost, 3) if lost >= max(usual, NOISE * (after.at - start.at)) else "nothing that shows"
+    price = duration(lost, 3) if lost >= max(usual, NOISE * (after.at - start.at)) else "no measurable time"
     # Not "the window cost": whatever else slowed the machine meanwhile is in it.
     return f"a step took {duration(usual, 3)} before{inside} and {back} after: at its pace before, the job lost {price} meanwhile"
 

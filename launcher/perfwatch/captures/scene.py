@@ -50,8 +50,5 @@ def _armed(place: AgentFolder | None) -> dict[str, dict[str, str]]:
     """What was written down, and the profilers' endpoint, which is known by its being there."""
     found = read_armed(place)
     if place is not None and place.holds(f"{FOLDER}/{ASK}"):
-        found["torch"] = {
-            "ask": str(place.path / FOLDER / ASK),
-            "traces": str(trace_folder(place.path, place.uid)),
-        }
+        found["torch"] = {"ask": str(place.path / FOLDER / ASK), "traces": str(trace_folder(place.path, place.uid))}
     return found

@@ -68,7 +68,7 @@ def available(request: Request, scene: Scene) -> None:
     if find_py_spy() is None:
         raise CaptureUnavailable("py-spy is not installed", MISSING_ADVICE)
     if not scene.wanted(request):
-        raise CaptureRefused("no rank of that number is on this machine", "perfwatch ps lists the ranks")
+        raise CaptureRefused("this machine has no rank of that number", "perfwatch ps lists the ranks")
     if request.options.get("native"):
         _allow_native(request, scene)
 

@@ -76,13 +76,7 @@ def take(
 
 
 def _guarded(
-    capture: Capture,
-    request: Request,
-    scene: Scene,
-    folder: Path,
-    home: Path,
-    tell: Tell,
-    clock: Callable[[], float],
+    capture: Capture, request: Request, scene: Scene, folder: Path, home: Path, tell: Tell, clock: Callable[[], float]
 ) -> tuple[Collected, str, tuple[str, ...]]:
     """What was collected, what it cost, and what there is to say of the job afterwards."""
     capture.available(request, scene)

@@ -78,7 +78,7 @@ class TraceFolder:
 
 
 def packed(subject: Subject, source: Path, folder: Path) -> File:
-    """Compress a rank's trace into a folder. Raises CaptureFailed when it is no plain file, or beyond all measure."""
+    """Compress a rank's trace into a folder. Raises CaptureFailed when it is not a regular file, or beyond all measure."""
     name = f"rank{subject.rank}" if subject.rank is not None else f"pid{subject.pid}"
     target = folder / f"{name}.pt.trace.json.gz"
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -57,7 +57,7 @@ def available(request: Request, scene: Scene) -> None:
             )
     check(scene, subjects)
     if request.seconds is not None and request.seconds > MOST_SECONDS:
-        raise CaptureRefused(f"a window of more than {duration(MOST_SECONDS)} is not a window", "--seconds 2")
+        raise CaptureRefused(f"--seconds is too long: {duration(MOST_SECONDS)} at most", "--seconds 2")
 
 
 def estimated_bytes(request: Request, scene: Scene) -> int:
@@ -139,7 +139,7 @@ def _brought(subject: Subject, source: Path, folder: Path) -> File:
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as raw:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CaptureFailed(f"{source} is no plain file")
+            raise CaptureFailed(f"{source} is not a regular file")
         opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(opened, "wb") as copy:
             while chunk := raw.read(CHUNK_BYTES):

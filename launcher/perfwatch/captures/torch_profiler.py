@@ -69,9 +69,7 @@ def available(request: Request, scene: Scene) -> None:
             "the job makes no steps now: a window of steps would not end", "perfwatch capture torch --seconds 2"
         )
     if request.seconds is not None and request.seconds > MOST_SECONDS:
-        raise CaptureRefused(
-            f"a window of more than {duration(MOST_SECONDS)} is not a window", "--seconds 2 shows the same"
-        )
+        raise CaptureRefused(f"--seconds is too long: {duration(MOST_SECONDS)} at most", "--seconds 2 shows the same")
 
 
 def estimated_bytes(request: Request, scene: Scene) -> int:

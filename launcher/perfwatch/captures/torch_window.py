@@ -131,7 +131,7 @@ class TorchWindow:
         while busy := [one for one in there if not self._link.asking()[one.pid].idle]:
             if self._window.clock() > rests:
                 raise CaptureRefused(
-                    f"a profiler is at work in {names(busy)} already, and the job's own comes first",
+                    f"a profiler is running in {names(busy)} already, and the job's own comes first",
                     "try again when it is done",
                 )
             self._wait(LOOK_SECONDS)  # the end of a window just before this one is told at the next poll
@@ -223,7 +223,7 @@ class TorchWindow:
         if len(late) == len(subjects):
             raise CaptureFailed(
                 f"no rank's profiler has taken the request within {duration(patience)}",
-                "the machine may be crowded: try again",
+                "the machine may be busy: try again",
             )
         self.notes.append(f"{names(late)} did not take the request in time")
 

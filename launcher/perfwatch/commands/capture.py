@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from perfwatch.attach.asked import Container, Pod, Slurm
 from perfwatch.options import Argument, Exit, Json, OneOf, Option, Seconds
 
 OF_MEMORY = ("stacks", "flame")  # read the memory of the job
@@ -22,6 +23,9 @@ def capture(
             no_option=("--pid", "-p"),
         ),
     ] = None,
+    slurm: Slurm = None,
+    pod: Pod = None,
+    container: Container = None,
     session: Annotated[
         str | None,
         Option(metavar="SESSION", help="That of the watched job; without a watcher, the folder for the files."),
@@ -84,7 +88,8 @@ def capture(
     if steps is not None and seconds is not None:
         raise UsageError("--steps and --seconds exclude each other", f"perfwatch capture {kind} --steps {steps}")
     ranks = _ranks(rank)
-    pid = None if target is None else process(target, command=f"perfwatch capture {kind}")
+    named = any(one is not None for one in (target, slurm, pod, container))
+    pid = process(target, slurm, pod, container, f"perfwatch capture {kind}") if named else None
     if pid is None and session is None and not watchers():
         pid = process(None, command=f"perfwatch capture {kind}")
     request = Request(

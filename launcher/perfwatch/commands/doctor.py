@@ -3,11 +3,18 @@
 import sys
 from typing import Annotated
 
-from perfwatch.options import PID, Argument, Exit, Json, Option
+from perfwatch.attach.asked import Container, Pod, Slurm
+from perfwatch.options import Argument, Exit, Json, Option
 
 
 def doctor(
-    pid: Annotated[int | None, Argument("[PID]", help="Check this process of a job too.", kind=PID)] = None,
+    target: Annotated[
+        str | None,
+        Argument("[PID|PATTERN|SESSION]", help="Check this process too, or the job with this in its command line."),
+    ] = None,
+    slurm: Slurm = None,
+    pod: Pod = None,
+    container: Container = None,
     strict: Annotated[bool, Option("--strict", help="Exit with 1 also where something is limited.")] = False,
     json: Json = False,
 ) -> None:
@@ -20,12 +27,14 @@ def doctor(
     Examples:
       perfwatch doctor             this machine and this user
       perfwatch doctor 4711        and this job
+      perfwatch doctor train.py    the same by its command line
       perfwatch doctor --strict    a node health check
     """
     import os
 
     from msgspec.structs import replace
 
+    from perfwatch.attach.asked import process
     from perfwatch.doctor.checkup import SCHEMA, Ability, Summary, examine_machine
     from perfwatch.doctor.gpu import GpuCheckup
     from perfwatch.doctor.job import examine_job
@@ -39,6 +48,8 @@ def doctor(
     def as_typed(found: list[Ability]) -> list[Ability]:
         return [replace(one, fix=as_typed_here(one.fix)) for one in found]
 
+    named = any(one is not None for one in (target, slurm, pod, container))
+    pid = process(target, slurm, pod, container, "perfwatch doctor") if named else None
     child, filesystem = KillableChild(), Filesystem()
     gpus = GpuCheckup(GpuProbe())
     machine = [

@@ -148,16 +148,10 @@ class _Run:
         return verdict.state == "hung" or (verdict.state == "gone" and verdict.cause != "finished")
 
     def _missing(self) -> list[str]:
-        damaged = self.recording.skipped
         return [
             *(["it is empty: nothing was read"] if not self.recording.records else []),
             *([NO_STEPS] if self.times is None or not self.times.values else []),
-            *([f"{damaged} damaged lines were left out"] if damaged else []),
-            *(
-                [f"{len(self.recording.unknown)} lines of a newer version were left out"]
-                if self.recording.unknown
-                else []
-            ),
+            *([f"left out: {self.recording.left_out}"] if self.recording.left_out else []),
         ]
 
 

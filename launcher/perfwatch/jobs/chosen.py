@@ -103,8 +103,9 @@ def choose(
         found = _meant(alive)
     others = _of_others(len(hidden), command)
     if not found:
-        what = f"{wanted.words} has no training job" if wanted.words else "no training job runs"
-        what = f"no training job whose command line has {wanted.target!r} runs" if wanted.target else what
+        yours = " of yours" if hidden else ""
+        what = f"{wanted.words} has no training job{yours}" if wanted.words else f"no training job{yours} runs"
+        what = f"no training job{yours} whose command line has {wanted.target!r} runs" if wanted.target else what
         ended = ""
         if wanted.target:
             matches = _matcher(wanted.target)

@@ -4,6 +4,7 @@ A job is the process tree below the topmost process that has torch loaded, or be
 tell ranks from workers are those of a diagnosis. The kernel's scheduler statistics say when each main thread last ran.
 """
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -57,11 +58,20 @@ class ListedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job. by: who says it: ``run``, ``daemon``, ``attach``, or ``judge`` where it was asked for now."""
+    """What is known of a job.
+
+    Attributes:
+        suspect: the state and cause that an inconclusive verdict leans to; ``suspect_in_seconds``: when it will be sure, if nothing moves.
+        summary: the whole sentence: which process, at which line.
+        by: who says it: ``run``, ``daemon``, ``attach``, or ``judge`` where it was asked for now.
+    """
 
     state: str
     cause: str | None = None
     confidence: str = "none"
+    suspect: tuple[str, str] | None = None
+    suspect_in_seconds: float | None = None
+    summary: str = ""
     silent_seconds: float | None = None
     last_step: int | None = None
     by: str = ""
@@ -370,10 +380,10 @@ def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
 
 
 def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job:
-    """Who is who now in these trees, nothing else of the machine is looked at."""
+    """Who is who now in these trees, without this process of ours; nothing else of the machine is looked at."""
     found: dict[int, Process] = {}
     patience = Patience(child)
-    children = children_of(scan(filesystem))
+    children = children_of({pid: stat for pid, stat in scan(filesystem).items() if pid != os.getpid()})
     for top in tops:
         try:
             for pid in tree(filesystem, top, children):

@@ -61,10 +61,14 @@ def known_of(found: FoundJob, guests: Guests) -> Known:
 
 def listed(verdict: Verdict, by: str) -> ListedVerdict:
     """The part of a verdict that has room in a list."""
+    suspect = verdict.suspect
     return ListedVerdict(
         state=verdict.state,
         cause=verdict.cause,
         confidence=confidence_word(verdict.confidence),
+        suspect=(suspect.state, suspect.cause) if suspect is not None else None,
+        suspect_in_seconds=suspect.decides_in_seconds if suspect is not None else None,
+        summary=verdict.summary,
         silent_seconds=verdict.silent_seconds,
         last_step=verdict.last_step,
         by=by,

@@ -61,7 +61,7 @@ def job_around(filesystem: Filesystem, pid: int, child: Caller) -> Job:
 def _twice(own: FoundJob, twice: list[tuple[int, int, int]]) -> Iterable[ProbeCall]:
     if twice:
         named = "; ".join(f"rank {rank}: pid {here} and {there}" for rank, here, there in twice[:MOST_NAMED])
-        reason = f"ranks are there twice that look for each other at {own.identity.master}: {named}"
+        reason = f"ranks exist twice, with the same master {own.identity.master}: {named}"
         yield _call(reason, "start each process with a RANK of its own")
 
 

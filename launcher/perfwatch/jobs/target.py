@@ -91,7 +91,7 @@ def find_job(
     program = next((process for process in processes if process is not None and process.python), None)
     if program is None:
         if _gone(filesystem, asked):
-            raise NoSuchTarget(f"process {pid} ({asked.name}) ended while we looked", LIST_ADVICE)
+            raise NoSuchTarget(f"process {pid} ({asked.name}) ended during the check", LIST_ADVICE)
         raise NotATrainingJob(f"nothing in the process tree of {pid} ({asked.name}) is Python", LIST_ADVICE)
     return Target(root, asked, program)
 
@@ -118,18 +118,17 @@ def _asked(
         process = identify(filesystem, _leader(filesystem, pid), child, redact_command)
         gone = ended(filesystem, process)
     except Denied as why:
-        raise PermissionDenied(f"process {pid} is hidden from us: {why.reason}", why.advice) from None
+        raise PermissionDenied(f"process {pid} is hidden from this user: {why.reason}", why.advice) from None
     except Absent:
         if exists(pid):
             raise PermissionDenied(
-                f"process {pid} is there, but /proc does not show it to us (mounted with hidepid)",
-                f"sudo perfwatch attach {pid}",
+                f"process {pid} exists, but /proc hides it (mounted with hidepid)", f"sudo perfwatch attach {pid}"
             ) from None
         raise NoSuchTarget(f"no process {pid}", LIST_ADVICE) from None
     except (Unavailable, ValueError) as why:  # it ended between two reads
         raise NoSuchTarget(f"no process {pid}: {why}", LIST_ADVICE) from None
     if gone is not None and not gone.zombie:
-        raise NoSuchTarget(f"process {pid} ({process.name}) ended while we looked", LIST_ADVICE)
+        raise NoSuchTarget(f"process {pid} ({process.name}) ended during the check", LIST_ADVICE)
     return process, gone
 
 
@@ -155,7 +154,7 @@ def _leader(filesystem: Filesystem, pid: int) -> int:
 def _how(gone: r.ProcessEnded) -> str:
     if gone.signal:
         return f"killed by signal {gone.signal}"
-    return "how is not visible to us" if gone.exit_code is None else f"exit code {gone.exit_code}"
+    return "exit code not visible" if gone.exit_code is None else f"exit code {gone.exit_code}"
 
 
 def _gone(filesystem: Filesystem, process: r.Process) -> bool:

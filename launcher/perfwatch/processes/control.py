@@ -197,14 +197,14 @@ def ask(control: Path, request: Message, deadline_seconds: float, of_root: bool 
             connection.settimeout(max(0.001, ends - time.monotonic()))
             data = connection.recv(65536)
             if not data or len(received) > LONGEST_ANSWER_BYTES:
-                raise OSError(f"the watcher at {control} hung up in the middle of its answer")
+                raise OSError(f"the watcher at {control} closed the connection before its answer was complete")
             received += data
     try:
         answer = json.loads(received)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise OSError(f"the watcher at {control} gives no answer that can be read")
+        raise OSError(f"the watcher at {control} sent an answer that cannot be parsed")
     return answer
 
 

@@ -134,6 +134,13 @@ class Recording:
         """What probe calls up to a moment have cost that are not among the records."""
         return next((cost for since, cost in reversed(self.costs) if since <= at), Cost())
 
+    @property
+    def left_out(self) -> str:
+        """How many lines could not be read, in words; empty if none."""
+        kinds = ((self.skipped, "damaged {}"), (len(self.unknown), "{} of a newer version"))
+        lines = [(count, kind.format("line" if count == 1 else "lines")) for count, kind in kinds if count]
+        return " and ".join(f"{count} {kind}" for count, kind in lines)
+
     @cached_property
     def end(self) -> float:
         """When the last line was written, in seconds since the session began; 0.0 for an empty recording."""
@@ -190,8 +197,10 @@ def load_session(path: Path) -> Session:
             raise Implausible(f"it was created at {session.created:g}, which is no time")
         return session
     except (*DAMAGED, ValueError) as error:
+        broken = isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
         raise SessionUnreadable(
-            f"{path}/session.json is damaged: {error}", "its other files can still be read by eye"
+            f"{path}/session.json is damaged: {'it is not valid JSON' if broken else error}",
+            f"what was recorded can still be read as text: zcat -f {path}/readings* | less",
         ) from None
 
 

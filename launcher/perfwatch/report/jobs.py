@@ -13,6 +13,7 @@ from perfwatch.report.console import Row, list_table
 from perfwatch.text import clean, command_line, duration
 
 RUNS_SECONDS = 0.5  # a rank that trains runs again within this
+MOST_REASONS = 8  # jobs that are not well
 MOST_RANKS = 8  # of one job; the most silent ones, for they are what the list is for
 STATES = {"R": "runs", "S": "sleeps", "D": "blocked (D)", "T": "stopped", "t": "traced", "Z": "zombie", None: "unknown"}
 UNUSUAL = ("D", "T", "t", "Z")
@@ -49,6 +50,7 @@ class JobsReport:
             else:  # in a pipe blanks up to the edge are of no use
                 for line in console.render_lines(table, options, pad=False):
                     yield Text("".join(segment.text for segment in line).rstrip())
+        yield from (Text(line) for line in _reasons(jobs))
         yield from (Text(line, style="dim") for line in _advice(jobs, self.judged))
         hidden = self.listing.hidden
         if not jobs and not hidden:
@@ -58,10 +60,23 @@ class JobsReport:
             yield Text(as_typed_here(f"{hidden} Python {what} of other users: sudo perfwatch ps"), style="yellow")
 
 
+def _reasons(jobs: list[ListedJob]) -> Iterator[str]:
+    """Of each job that is not well: which process, at which line."""
+    for job in [one for one in jobs if _is_unwell(one)][:MOST_REASONS]:
+        if job.verdict is not None and job.verdict.summary:
+            soon = job.verdict.suspect_in_seconds
+            decides = f" (decides in {duration(soon)})" if soon else ""
+            yield clean(f"pid {job.pid}: {job.verdict.summary}{decides}")
+
+
+def _is_unwell(job: ListedJob) -> bool:
+    return job.kind == "job" and job.verdict is not None and job.verdict.state not in ("healthy", "busy")
+
+
 def _advice(jobs: list[ListedJob], judged: bool) -> Iterator[str]:
     """What to type next."""
     living = [job for job in jobs if job.kind == "job"]
-    if living and living[0].verdict is not None and living[0].verdict.state not in ("healthy", "busy"):
+    if living and _is_unwell(living[0]):
         yield f"why: perfwatch attach {living[0].pid}"
     unjudged = [job.pid for job in living if job.verdict is None]
     if unjudged and judged:
@@ -101,6 +116,9 @@ def _verdict(job: ListedJob) -> Text:
         return Text("watched" if job.watched_by else "not judged", style="dim")
     state, cause = job.verdict.state, job.verdict.cause
     said = state.upper() if cause is None or cause == state else f"{state.upper()} {cause}"
+    if job.verdict.suspect is not None:
+        suspected, why = job.verdict.suspect
+        said = f"{suspected.upper()}? {why}"
     return Text(clean(said), style=STYLES.get(state, ""))
 
 

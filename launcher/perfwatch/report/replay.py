@@ -45,11 +45,8 @@ class ReplayReport:
         for kind in ("shed", "outcome"):  # of each the last one: it counts up, or it is the only one
             for event in [event for event in self.recording.events if event.kind == kind][-1:]:
                 yield Text(f"{kind} after {duration(event.at)}: {clean(event.text)}", style="bold")
-        left_out = len(self.recording.unknown) + self.recording.skipped
-        if left_out:
-            unknown = len(self.recording.unknown)
-            counts = f"{self.recording.skipped} damaged lines and {unknown} of a newer version"
-            yield Text(f"{counts} were left out", style="yellow")
+        if left_out := self.recording.left_out:
+            yield Text(f"left out: {left_out}", style="yellow")
 
     def _then(self) -> Iterator[RenderableType]:
         """What was said when the job was watched, if today's rules say something else."""

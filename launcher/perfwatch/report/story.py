@@ -228,14 +228,8 @@ def conditions(story: Story) -> list[tuple[str, str]]:
             clock = "" if card.sm_clock_max_mhz is None else f", up to {card.sm_clock_max_mhz} MHz"
             units = "" if card.gpm is None else ", units seen (GPM)" if card.gpm else ", units not seen (no GPM)"
             facts.append((f"gpu {card.index}", f"{card.name}, driver {card.driver_version}{limit}{clock}{units}"))
-    left_out = len(story.recording.unknown) + story.recording.skipped
-    if left_out:
-        facts.append(
-            (
-                "left out",
-                f"{story.recording.skipped} damaged lines and {len(story.recording.unknown)} of a newer version",
-            )
-        )
+    if story.recording.left_out:
+        facts.append(("left out", story.recording.left_out))
     return facts
 
 

@@ -34,7 +34,7 @@ def _dump(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         data = file.read(MOST_DUMP_BYTES + 1)
     if len(data) > MOST_DUMP_BYTES:
         raise OSError(f"{path} has more than {MOST_DUMP_BYTES} bytes")

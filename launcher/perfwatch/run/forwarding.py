@@ -123,5 +123,5 @@ def _status(entry: Path, name: bytes) -> bytes | None:
             if line.startswith(name):
                 return line.split()[1]
     except OSError:
-        pass  # it ended while we looked
+        pass  # it ended during the check
     return None

@@ -57,16 +57,18 @@ def capture_watched(
             if "outcome" in answer:
                 return msgspec.convert(answer["outcome"], Outcome)
             if not answer["ok"]:
-                raise CaptureFailed(answer["error"], "perfwatch capture KIND PID polls")
+                raise CaptureFailed(answer["error"], "perfwatch capture KIND PID tries again")
             if answer.get("said", said) != said:
                 said = answer["said"]
                 tell(said)
             wait(EVERY_SECONDS)
     except (OSError, LookupError, ValueError) as error:
         raise CaptureFailed(
-            f"the watcher has gone in the middle of it ({error})", "perfwatch replay says how the job ended"
+            f"the watcher exited during the capture ({error})", "perfwatch replay says how the job ended"
         ) from None
-    raise CaptureFailed("the watcher did not finish the capture in time", "perfwatch attach PID says how the job does")
+    raise CaptureFailed(
+        "the watcher did not finish the capture in time", "perfwatch attach PID says how the job is doing"
+    )
 
 
 def session_of(control: Path) -> str | None:

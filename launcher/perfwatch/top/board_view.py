@@ -138,7 +138,7 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
     line = Text(f"suspected {clean(suspect.state)} ({clean(suspect.cause)}) ", "magenta")
     line.append_text(progress(suspect.silent_seconds / patience if patience else 1.0, 20, plain, "magenta"))
     left = (
-        f"decides in {duration(suspect.decides_in_seconds)}" if suspect.decides_in_seconds > 0 else "more must be seen"
+        f"decides in {duration(suspect.decides_in_seconds)}" if suspect.decides_in_seconds > 0 else "needs more samples"
     )
     yield line.append(f" silent {duration(suspect.silent_seconds)}, {left}")
 

@@ -328,6 +328,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
         suspect=suspect,
         silent_seconds=None if suspect is None else suspect.silent_seconds,
         summary=f"no cause fits so far: {who(chain)} {doing(chain.awaited)}"
+        + ("; too little was sampled in between to say if it trains" if chain.awaited.startswith(NAPS) else "")
         + ("" if chain.awaited.startswith(TELLING) else f" ({case.progress[rank].basis})"),
         wait_chain=tuple(link for one in case.chains.values() for link in one.links)[:SHOWN_LINKS],
         next=_possible(

@@ -72,7 +72,7 @@ class Capturing:
         capture = find(request.kind)
         if self._helper is not None:
             raise CaptureRefused(
-                f"a {self._helper.request.kind} capture of this job is at work, and there is one at a time",
+                f"a {self._helper.request.kind} capture of this job is running, and only one can run at a time",
                 "wait for it: it ends within a minute or two",
             )
         if self._folder is None:
@@ -139,7 +139,7 @@ class Capturing:
             request = self._helper.request
             self._helper.close()
             self._helper = None
-            ended = "the job ended, or was let go, in the middle of it"
+            ended = "the job ended, or was released, during the capture"
             self._done(request, Outcome(kind=request.kind, error=ended, exit_code=CaptureFailed.exit_code))
 
     def _begun(self, capture: Capture, scene: Scene, asked_by: str) -> str:

@@ -17,6 +17,5 @@ HangTimeout = Annotated[
 ]
 
 JsonVersion = Annotated[
-    int,
-    Option("--json-version", metavar="1|2", min=1, max=2, help="--json in the form of perfwatch.verdict/1 or /2."),
+    int, Option("--json-version", metavar="1|2", min=1, max=2, help="--json in the form of perfwatch.verdict/1 or /2.")
 ]

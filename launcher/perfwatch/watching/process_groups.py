@@ -133,11 +133,7 @@ class Groups:
                 self._turns.asked()
         if ranks_stand(case) and not self._answered:  # a rank that can be asked says the same, and newer
             self._ask(
-                WRITTEN,
-                WRITTEN_SECONDS,
-                RECORDER_DEADLINE_SECONDS,
-                lambda: probe.look(ranks, ask=False),
-                MEMORY_BYTES,
+                WRITTEN, WRITTEN_SECONDS, RECORDER_DEADLINE_SECONDS, lambda: probe.look(ranks, ask=False), MEMORY_BYTES
             )
 
     def _ask(

@@ -70,7 +70,7 @@ class StatusLine:
 def leaning(verdict: Verdict | None, decides_in_seconds: float | None) -> str:
     """When a verdict that is not given yet will be given, and what it leans to."""
     if verdict is None:
-        return "nothing known yet"
+        return "nothing is known yet"
     suspect = verdict.suspect
     if suspect is not None and suspect.decides_in_seconds > 0:
         return f"{suspect.state} ({suspect.cause}) in {duration(suspect.decides_in_seconds)} if nothing moves"

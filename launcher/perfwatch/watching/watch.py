@@ -116,8 +116,11 @@ class Watch:
         if not self.suspicious:
             self._suspect()
 
-    def tick(self) -> float:
-        """Do what is due; returns the seconds until something is due again."""
+    def tick(self, leaving: Callable[[], bool] = lambda: False) -> float:
+        """Do what is due; returns the seconds until something is due again.
+
+        leaving: True from when the user leaves: then nothing else is begun, for on a busy machine each part may take a second.
+        """
         self._ended_lately = self.look.endings.news()
         sampled = self._collect()
         self._gpus()
@@ -127,13 +130,19 @@ class Watch:
             self.look.ended()
         if self._schedule.due("steps", cadence.CALM_SECONDS):
             self.look.steps()
+        if leaving():
+            return 0.0
         self._counters(self._job())
+        if leaving():
+            return 0.0
         case = self.case()
         awaited = self._groups.look(case, self.suspicious, certain=self._teller.state == "hung")
         if self.suspicious:
             self._sampling.of_suspect(case, self.last, certain=self._certain)
             early = self.at - self._suspected_at <= cadence.EARLY_SECONDS
             few = len(self.look.known) <= cadence.SAMPLED_PROCESSES
+            if leaving():
+                return 0.0
             if self._schedule.due("judge", cadence.judge_seconds(early and few)) or not self.look.known:
                 self._judge(case)
         else:

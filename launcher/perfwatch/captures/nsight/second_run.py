@@ -126,7 +126,7 @@ def _tail(log: Path) -> str:
 def _nothing(tool: Tool, choice: Choice, said: str, ended: int | None, limit_seconds: float) -> CaptureFailed:
     errors = [line.removeprefix("==ERROR== ") for line in said.splitlines() if line.startswith("==ERROR==")]
     if errors:
-        return CaptureFailed(f"ncu {tool.version_text} measured nothing: {errors[0][:300]}", "look at its words above")
+        return CaptureFailed(f"ncu {tool.version_text} measured nothing: {errors[0][:300]}", "see its output above")
     if ended is None:
         return CaptureFailed(
             f"no report within {limit_seconds:g} s: the program was ended",

@@ -127,8 +127,9 @@ OPEN = "No thread or process that perfwatch can see has worked for this wait"
 
 
 def unknown(case: Case) -> Outcome:
-    """Every rank is blocked, and what could release it is blocked, too."""
-    states = standing(case)
+    """Every rank is blocked, and what could release it is blocked, too. One that paused for as long before may still get a name."""
+    paused = any(case.chains[rank.pid].start.wait is not None and case.moves(rank).recurrent for rank in case.ranks)
+    states = () if paused else standing(case)
     return _finding(case, states) if states else None
 
 

@@ -21,7 +21,7 @@ from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import STREAMS, Chain
 from perfwatch.triage.waits.node import STDIN, End, Node, culprit, node_of, silence, waited_on
-from perfwatch.triage.waits.outside import asks_elsewhere
+from perfwatch.triage.waits.outside import asks_elsewhere, program
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import calling_line
@@ -126,7 +126,11 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         if own
         else [node_of(case.history, case.job, pid) for pid in end.others if pid in case.job.members]
     )
-    holders = ", ".join([*map(_holder, inside), *(outside.said(case, pid) for pid in outside.holders(case, end))][:3])
+    holders = ", ".join(
+        [*(_holder(end, one) for one in inside), *(outside.said(case, end, pid) for pid in outside.holders(case, end))][
+            :3
+        ]
+    )
     blocked = own and end.node.wait is not None and end.node.wait.forever
     below = (m for m in case.job.descendants(end.node.pid) if m.alive and m.role not in ("service", "worker"))
     twice = blocked and not sharers(case.job, end.node) and not any(below)
@@ -196,9 +200,9 @@ def _looks(end: End, near: tuple[str, ...]) -> str:
     return "cat /proc/locks" if end.kind == "file_lock" else stacks_of(end.node.pid)
 
 
-def _holder(node: Node) -> str:
+def _holder(end: End, node: Node) -> str:
     """A process of the job, or a thread of the one that waits, and where it is meanwhile."""
-    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+    name = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}{program(end, node.pid)}"
     if node.tid != node.pid:
         name = f"thread {node.name or node.tid}"
     return f"{name}, at {show(node.frame)}" if node.frame is not None else name

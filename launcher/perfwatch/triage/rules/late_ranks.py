@@ -15,7 +15,7 @@ from perfwatch.triage.ranks.calls import MEBIBYTE, between_ranks
 from perfwatch.triage.ranks.groups import FEW, growing
 from perfwatch.triage.ranks.lateness import Late, Profiles, all_wait_at_once, waiting_share
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.rule import Cause, Rule
+from perfwatch.triage.rule import Cause, Facts, Rule, Saw, worded
 from perfwatch.triage.shares.budget import Bin, at_file_lock, budget, spent
 from perfwatch.triage.shares.thresholds import LOST_SHARE, MOST, MOSTLY, OFTEN
 from perfwatch.triage.slowness import FEW_SAMPLES, RESIDUE, WINDOW_SECONDS, certainty, slow
@@ -35,6 +35,14 @@ NOT_HIDDEN = EXPOSED.line("""
     - not straggling_rank: all ranks wait about equally long{counted}
     - not memory_bound_gpu: what is moved goes to the other ranks
 """)
+SENDS = Saw("gpm", "sends and receives, and hardly computes", "{does}; {sent}", "tensor cores or memory busy", "{card}")
+MANY_SHORT = "waits in collectives, shortly and often", "{lost:.0%} of the time, {often:,.0f} wake-ups/s"
+SHORTLY = Saw("thread", *MANY_SHORT, "a few long ones in each step", "rank {rank}")
+WAITS = Saw("stack", "waits in collectives", "{lost:.0%} of the time", "below a third", "rank {rank}")
+MANY_CALLS = (
+    "every rank waits {least:.0%} of the time or more though only {moved:,.0f} MiB/s travel: many small collectives, or a "
+    "network of long latency"
+)
 
 RATIO = 3.0  # victims wait so many times as long as the straggler
 # Where ranks share CPUs the late one waits, too: for them, between two parts of a collective. It is the one that works then.
@@ -149,16 +157,8 @@ def _exposed_by_cards(case: Case, ranks: tuple[Member, ...], cards: list[Regime]
     if len(cards) < len(ranks) or not all(_only_sends(case.history, card) for card in cards):
         return None
     first = cards[0]
-    evidence = tuple(
-        case.saw(
-            "gpm",
-            name_of(case.history, card.uuid),
-            "sends and receives, and hardly computes",
-            f"{card.shown()}; {_over_link(case.history, card)}",
-            "tensor cores or memory busy",
-        )
-        for card in cards[:FEW]
-    )
+    told = [(name_of(case.history, card.uuid), card.shown(), _over_link(case.history, card)) for card in cards[:FEW]]
+    evidence = tuple(case.saw(*SENDS.said(Facts(card=card, does=does, sent=sent))) for card, does, sent in told)
     sure = Level.CERTAIN
     if _through_host(case.history, first):  # what else may go that way the hosts tell, if they wait meanwhile
         waits = [waiting_share(case, rank, case.profile(rank, WINDOW_SECONDS)) for rank in ranks]
@@ -203,22 +203,10 @@ def _exposed_by_calls(case: Case, profiles: Profiles, waits: list[float], moved:
     wakes = [one.switches_per_second or 0.0 for one in looks]
     if at_once < MOSTLY or min(wakes) < SMALL_CALLS or any(_own(case, rank) for rank, _ in profiles):
         return None
-    evidence = tuple(
-        case.saw(
-            "thread",
-            f"rank {rank.rank}",
-            "waits in collectives, shortly and often",
-            f"{share:.0%} of the time, {often:,.0f} wake-ups/s",
-            "a few long ones in each step",
-        )
-        for (rank, _), share, often in list(zip(profiles, waits, wakes, strict=True))[:FEW]
-    )
-    how = (
-        f"every rank waits {min(waits):.0%} of the time or more though only {moved / MEBIBYTE:,.0f} MiB/s travel: "
-        "many small collectives, or a network of long latency"
-    )
-    rank = profiles[0][0]
-    place = _called_at(case, rank)
+    seen = list(zip((rank.rank for rank, _ in profiles), waits, wakes, strict=True))[:FEW]
+    evidence = tuple(case.saw(*SHORTLY.said(Facts(rank=one, lost=lost, often=often))) for one, lost, often in seen)
+    how = worded(MANY_CALLS, Facts(least=min(waits), moved=moved / MEBIBYTE))
+    rank, place = profiles[0][0], _called_at(case, profiles[0][0])
     flatten = f"one call for many tensors: flatten them into one{f' before {place}' if place else ''}"
     return _exposed(
         case, rank, at_once, how, evidence, min(Level.CERTAIN, certainty(at_once)), (flatten, _overlaps(place))
@@ -266,10 +254,8 @@ def _overlaps(place: str | None) -> str:
 
 def _waiting(case: Case, ranks: Sequence[Member], waits: Sequence[float]) -> tuple[Evidence, ...]:
     """What shows for how much of the time the ranks wait."""
-    return tuple(
-        case.saw("stack", f"rank {rank.rank}", "waits in collectives", f"{share:.0%} of the time", "below a third")
-        for rank, share in list(zip(ranks, waits, strict=True))[:FEW]
-    )
+    seen = list(zip((rank.rank for rank in ranks), waits, strict=True))[:FEW]
+    return tuple(case.saw(*WAITS.said(Facts(rank=rank, lost=lost))) for rank, lost in seen)
 
 
 # What a card shows that does nothing but send and receive

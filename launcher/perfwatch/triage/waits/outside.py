@@ -29,13 +29,21 @@ def _involved(case: Case, end: End) -> tuple[int, ...]:
     return (*pids, *(pid for pid in started if pid not in case.job.members))
 
 
-def said(case: Case, pid: int) -> str:
+def program(end: End, pid: int) -> str:
+    """What a holder of a lock runs, in brackets; empty where that is not known."""
+    file = end.descriptor
+    known = dict(zip(file.lock_holders, file.holders_run, strict=False)) if file is not None else {}
+    return f" ({known[pid]})" if known.get(pid) else ""
+
+
+def said(case: Case, end: End, pid: int) -> str:
     """A process outside of the job, and the call in which its main thread waits."""
+    who = f"pid {pid}{program(end, pid)} outside of the job"
     look = case.history.latest(Thread, pid, pid)
     if look is not None and look.reading.state == "T":
-        return f"pid {pid} outside of the job, which is stopped"
+        return f"{who}, which is stopped"
     wait = look.reading.wait if look is not None else None
-    return f"pid {pid} outside of the job" + (f", which waits in {wait.call}" if wait is not None else "")
+    return who + (f", which waits in {wait.call}" if wait is not None else "")
 
 
 def unwatched_seconds(case: Case, end: End) -> float:
