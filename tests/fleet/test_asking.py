@@ -184,7 +184,7 @@ def test_a_host_that_hangs_after_its_banner_is_late() -> None:
     outcome = ask(engine, Question())
 
     assert outcome.reports[1].state == "silent"
-    assert outcome.reports[1].reason == "no answer within 33 s; the last that came: Authorized use only."
+    assert outcome.reports[1].reason == "no answer within 31 s; the last that came: Authorized use only."
 
 
 @pytest.mark.parametrize(("hidden", "unwanted", "job"), [(3, 0, ""), (0, 1, "run-7")])

@@ -18,11 +18,11 @@ OURS = "files of our own: the session, our user's place in shared memory, our pr
 GUEST = "runs in a guest, as the job's user"
 MAY_TOUCH = {
     "probes/perfwatch_probes/guest.py": GUEST,
-    "probes/perfwatch_probes/agent_folder.py": GUEST,
     "probes/perfwatch_probes/flight_recorder.py": GUEST,
     "probes/perfwatch_probes/cpu_clock.py": KERNEL,
     "probes/perfwatch_probes/descriptors.py": KERNEL,
     "probes/perfwatch_probes/filesystem.py": KERNEL,
+    "probes/perfwatch_probes/inner_pids.py": KERNEL,
     "probes/perfwatch_probes/locked_files.py": KERNEL,
     "probes/perfwatch_probes/output.py": KERNEL,
     "probes/perfwatch_probes/sockets.py": KERNEL,
