@@ -425,6 +425,19 @@ def test_a_loop_that_makes_gradients_and_by_its_text_no_step_does_not_train(
     assert (waits_for_data(job, "importance").cause == "starved_by_transforms") is starved
 
 
+@pytest.mark.parametrize(
+    ("called", "cause"), [(("next",), "computing_on_host"), (("next", "self.step"), "starved_by_transforms")]
+)
+def test_a_loop_that_takes_batches_and_does_nothing_with_them_is_no_slow_training(
+    called: tuple[str, ...], cause: str
+) -> None:
+    """A run that resumes skips what it has seen: how fast it does so is no step time."""
+    job = Training(card=False)
+    job.add(SourceLine(file=TRAIN, line=44, text="next(batches)", loops=("for",), loop_calls=called))
+
+    assert waits_for_data(job, "resume").cause == cause
+
+
 @pytest.mark.parametrize(("watched", "cause"), [(True, "bursty_loading"), (False, "starved_by_transforms")])
 def test_what_happens_between_two_records_of_stacks_is_no_part_of_a_wait(watched: bool, cause: str) -> None:
     """Four steps, and then a wait that was sampled for 0.65 s, or only seen to begin: it may have ended at once."""

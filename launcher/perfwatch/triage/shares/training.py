@@ -325,11 +325,11 @@ def keeps_most(case: Case, rank: Member) -> tuple[float, Frame | None, int] | No
 
 STEPS = ("backward", "optimizer")  # between them a draw is a part of each step; one that lasts is a long phase
 LOADING = ("loader", "loader_wait", "fetch", "collate")
-# What looks at a batch, adds up or shows how far it is: no model, and nothing that a program would call its own work.
+# What takes a batch, looks at it, adds up or shows how far it is: no model, and nothing that a program would call its own work.
 LOOKS_AT = frozenset(
     "len sum mean var std min max any all isnan isfinite unique bincount histc square sqrt pow abs argmax size numel dim shape"
     " float double long int item tolist numpy cpu detach view reshape flatten clone zeros ones tensor cat stack"
-    " append extend range enumerate zip tqdm set_postfix print time perf_counter monotonic format round str".split()
+    " append extend range enumerate zip next islice tqdm set_postfix print time perf_counter monotonic format round str".split()
 )
 
 
