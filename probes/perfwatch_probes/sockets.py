@@ -53,16 +53,25 @@ class Table:
         return {one.inode: one for one in self.connections if one.inode}
 
     def peers(self, one: Connection) -> list[Connection]:
-        """The other end of a connection, and who listens there."""
+        """The other end of a connection, and who listens there; of a socket that takes datagrams those that send to it."""
         if one.family == "unix":
             other = self.by_inode.get(one.peer_inode or 0)
-            return [other] if other is not None and other.family == "unix" else []
+            return [other] if other is not None and other.family == "unix" else self._senders.get(one.inode, [])
         if one.state == "LISTEN" or not one.family.startswith("tcp"):
             return []
         ends = [(one.peer, one.local), (one.peer, "")]
         if _is_local(one):
             ends += [(f"{host}:{one.peer.rpartition(':')[2]}", "") for host in _EVERYWHERE]
         return [other for end in ends for other in self._tcp.get(end, ())]
+
+    @cached_property
+    def _senders(self) -> dict[int, list[Connection]]:
+        """By the unix socket that they are connected to."""
+        found: dict[int, list[Connection]] = {}
+        for one in self.connections:
+            if one.peer_inode and one.inode:
+                found.setdefault(one.peer_inode, []).append(one)
+        return found
 
     @cached_property
     def _tcp(self) -> dict[tuple[str, str], list[Connection]]:

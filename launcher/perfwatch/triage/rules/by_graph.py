@@ -375,7 +375,7 @@ def _wakes(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     own = len(way) == 1
     waited = max(silent, chain.start.motion.ran_ago_seconds or 0.0)
     long = max(left, waited) >= case.patience_seconds or waited >= LASTS * case.patience_seconds
-    if left + silent < SHORT_SECONDS or not (long or own):
+    if left + silent < SHORT_SECONDS or not (long or own or role is not Role.MAY_PROVIDE):
         return None
     leaf = built.graph.fates[way[-1].key]
     brief = left + (way[-1].silence.seconds if way[-1].silence else 0.0) < case.patience_seconds
