@@ -552,6 +552,22 @@ def test_a_program_that_leaves_with_a_bad_code_when_it_is_asked_to_end_has_not_c
     assert ("SIGINT" in verdict.summary) == (cause == "killed")
 
 
+@pytest.mark.parametrize(("number", "told"), [(15, True), (9, False)])
+def test_who_asked_the_job_to_end_is_named(number: int, told: bool) -> None:
+    """``run`` passed SIGTERM on and knows its sender; another signal that ended the job came from elsewhere."""
+    history = History()
+    history.add(
+        0.0, Process(pid=1, start_ticks=1, parent_pid=0, name="python", command=("python", "fit.py"), python=True)
+    )
+    history.add(30.0, ProcessEnded(pid=1, start_ticks=1, signal=number))
+    history.at = 31.0
+    asked = Event(29.0, "signal", TERMINATES, None, {"signal": 15, "sender": "pid 7 (slurmstepd)"})
+    verdict = judge(Case(history, session(root_pids=(1,)), (asked,)))
+
+    assert verdict.cause == "killed"
+    assert ("which pid 7 (slurmstepd) sent" in verdict.summary) is told
+
+
 @pytest.mark.parametrize("number", [2, 15, 9, 6])
 @pytest.mark.parametrize(
     ("told", "says", "retry"),

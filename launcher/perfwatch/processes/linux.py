@@ -168,6 +168,18 @@ class Arrival:
         """The terminal, a timer, an expired limit: not another process."""
         return self.code == SI_KERNEL or self.code > 0
 
+    @property
+    def said(self) -> str:
+        """Who sent it, in words; empty where that is not known. The name of a process is its owner's choice."""
+        if self.from_kernel or not self.sender:
+            return "the kernel" if self.from_kernel else ""
+        try:
+            with open(f"/proc/{self.sender}/comm", "rb") as file:
+                name = file.read(64).decode("ascii", "replace").strip()
+        except OSError:
+            return f"pid {self.sender}"  # it has ended, as kill does at once
+        return f"pid {self.sender} ({''.join(one if one.isalnum() or one in '.+_-' else '?' for one in name)})"
+
 
 class SignalFile:
     """Every signal of this process as a readable file (signalfd): no handler, no race, and the sender is known.

@@ -203,7 +203,7 @@ class Supervisor:
         if decision.trigger is not None:
             self._tell({"trigger": decision.trigger, "signal": arrival.number})
         elif arrival.number in ENDING_SIGNALS and self._channel is not None:
-            self._tell({"terminating": True, "signal": arrival.number})
+            self._tell({"terminating": True, "signal": arrival.number, "sender": arrival.said})
             if arrival.number == signal.SIGTERM and decision.forward_to and self._held_until is None:
                 self._held_until = time.monotonic() + SNAPSHOT_SECONDS
                 return

@@ -148,8 +148,9 @@ class Watcher:
         elif "trigger" in message:
             self._say(self._trigger(str(message["trigger"]), message.get("signal")))
         elif "terminating" in message:
-            verdict, facts = self._guarded(self._watch.verdict, None), {"signal": message.get("signal")}
-            self._tally.event(self._watch.at, "signal", TERMINATES, verdict, facts)
+            verdict = self._guarded(self._watch.verdict, None)
+            facts = {name: message.get(name) for name in ("signal", "sender")}
+            self._watch.note("signal", TERMINATES, verdict, facts)
             self._ending_until = self._clock() + LET_END_SECONDS
             self._channel.send({"snapshot": True})
         elif "ended" in message:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -97,12 +98,19 @@ class Teller:
         self._told_at = at
         self._feared = "hung" in (verdict.state, verdict.suspect.state if verdict.suspect is not None else "")
         self.state, self._cause = verdict.state, verdict.cause
-        self.events.append(Event(at, kind, text, verdict))
-        del self.events[1:-MOST_EVENTS]  # the first one says when it began
+        self.note(at, kind, text, verdict)
         if self._sink is not None:
-            self._sink.event(at, kind, text, verdict)
             self._sink.pin(max(0.0, at - PIN_SECONDS), at, verdict.state in INCIDENTS)
         self._on_news(News(kind, at, text, verdict))
+
+    def note(
+        self, at: float, kind: str, text: str, verdict: Verdict | None, facts: dict[str, Any] | None = None
+    ) -> None:
+        """Record an event that later verdicts rest on."""
+        self.events.append(Event(at, kind, text, verdict, facts or {}))
+        del self.events[1:-MOST_EVENTS]  # the first one says when it began
+        if self._sink is not None:
+            self._sink.event(at, kind, text, verdict, facts)
 
     def _still_slow(self, verdict: Verdict, at: float) -> bool:
         """True if what was told as slow stands: it takes turns with another cause, or it is too soon to say that it is over."""

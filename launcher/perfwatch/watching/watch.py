@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from perfwatch.recording.recording import AT_DECIMALS, Sink, redacted
 from perfwatch.recording.session import Session
@@ -159,6 +160,10 @@ class Watch:
     def take(self, readings: Sequence[r.Reading]) -> None:
         """Evidence from elsewhere: what a capture has found out about the job."""
         self._append(readings)
+
+    def note(self, kind: str, text: str, verdict: Verdict | None, facts: dict[str, Any]) -> None:
+        """Record an event of now that later verdicts rest on."""
+        self._teller.note(self.at, kind, text, verdict, facts)
 
     def ended(self, exit_code: int | None, signal: int | None) -> Verdict:
         """The child of ``run`` is gone: how it ended is known for certain. Judge once more."""

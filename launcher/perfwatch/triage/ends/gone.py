@@ -3,6 +3,7 @@
 import re
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -170,14 +171,18 @@ def told_by_shell(end: r.ProcessEnded) -> int | None:
     return number if number > 0 and number in signal.valid_signals() else None
 
 
+def asked_to_end(case: Case, end: r.ProcessEnded) -> dict[str, Any]:
+    """The ``signal`` that went to the job through ``run`` just before its end, and in words its ``sender``; empty without one."""
+    since = ended_at(case, end) - HEARS_SECONDS
+    asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
+    return asked[-1].facts if asked else {}
+
+
 def raised_for(case: Case) -> int | None:
     """The signal that an error stands for: Python raises upon SIGINT, and torchrun upon any, so as to end its ranks first."""
     words, end = traceback_of(case), ending(case)
     if words is None and end is not None and end.exit_code:
-        # Without a word it heard what went to the job through ``run`` just before.
-        since = ended_at(case, end) - HEARS_SECONDS
-        asked = [one for one in case.events if one.kind == "signal" and one.text == TERMINATES and one.at >= since]
-        return asked[-1].facts.get("signal") if asked else None
+        return asked_to_end(case, end).get("signal")  # without a word it heard that
     if words is None:
         return None
     found = _SIGNALLED.search(words.text) if words.exception.endswith("SignalException") else None

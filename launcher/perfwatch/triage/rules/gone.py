@@ -81,7 +81,7 @@ LATE_WORDS = (
     "device's own words (an assertion, an index) stand in stderr above"
 )
 BY_SIGNAL = KILLED.line("""
-    pid {pid} was ended by {name}{code}{calls}
+    pid {pid} was ended by {name}[, which {sender} sent]{code}{calls}
     - saw process of pid {ended}: ended by a signal | {shown} | exit code 0
     - not out_of_memory: no OOM kill in the control group's counter or the kernel log
     - next: dmesg | tail -50
@@ -359,6 +359,8 @@ def judge_killed(case: Case) -> Outcome:
     # SIGKILL without a log of the kernel may be its OOM killer's; torch aborts for a CUDA error, whose words were not kept.
     unexplained = number == signal.SIGKILL or (number == signal.SIGABRT and gone.used_a_gpu(case))
     facts = Facts(ended=end.pid, name=name, shown=shown, calls=f"; {gone.last_calls(behind)}" if behind else "")
+    asked = gone.asked_to_end(case, end)
+    facts["sender"] = (asked.get("sender") or None) if asked.get("signal") == number else None
     facts["code"] = f"; the job itself ended with exit code {code}" if code is not None else ""
     culprit = Culprit(pid=pid, rank=case.job.rank_of(pid))
     line = BY_INTERRUPT if number == signal.SIGINT else BY_REQUEST if number in REQUESTS else BY_SIGNAL
