@@ -119,5 +119,5 @@ def test_what_must_not_or_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     assert "perfwatch ncu -- COMMAND" in raised.value.advice
     with pytest.raises(CaptureRefused, match="hangs"):
         ncu.available(Request(kind="ncu"), scene(armed=armed, suspected="hung"))
-    with pytest.raises(CaptureRefused, match="more than 20 steps"):
+    with pytest.raises(CaptureRefused, match="20 at most"):
         ncu.available(Request(kind="ncu", steps=500), scene(armed=armed))

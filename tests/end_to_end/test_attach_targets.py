@@ -324,6 +324,7 @@ def test_a_job_in_a_container_is_found_by_pod_and_container(
     assert f"process {pid}" in checked.stdout, checked.stderr
 
 
+@pytest.mark.alone  # beside another cluster of Slurm on this machine it may wait for minutes
 def test_a_job_of_slurm_is_found_by_its_number(library: Path, typed: Typed, tmp_path: Path) -> None:
     """As sbatch prints it; the batch script, its step and the training are of one job."""
     if reason := why_not():
