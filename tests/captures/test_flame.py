@@ -146,7 +146,7 @@ def test_the_rank_that_is_meant_is_recorded_and_said(
         (Request(kind="flame", seconds=3600), "60 s at most"),
         (Request(kind="flame", options={"rate": "9999"}), "from 1 to 200"),
         (Request(kind="flame", options={"rate": "fast"}), "from 1 to 200"),
-        (Request(kind="flame", ranks=(9,)), "no rank of that number"),
+        (Request(kind="flame", ranks=(9,)), "this machine has no rank of that number"),
     ],
 )
 def test_what_is_not_bounded_is_refused(request_: Request, says: str) -> None:

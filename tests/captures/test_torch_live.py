@@ -206,7 +206,7 @@ def test_ten_triggers_in_a_second_are_one_capture_and_a_second_request_is_refuse
         select.select([], [], [], 0.1)
 
     assert answer.code == 62
-    assert "is at work" in answer.err
+    assert "is running" in answer.err
     assert said.count("capturing torch") == 1
     assert said.count("torch: wrote") == 1
 

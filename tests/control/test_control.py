@@ -283,7 +283,7 @@ def test_an_answer_that_is_none_is_an_error(tmp_path: Path, line: bytes) -> None
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(OSError, match="no answer that can be read"):
+        with pytest.raises(OSError, match="an answer that cannot be parsed"):
             ask(tmp_path / "control", {"command": "status"}, deadline_seconds=10.0)
         thread.join()
 

@@ -19,7 +19,6 @@ from perfwatch.triage.graph.model import (
     Source,
     Task,
     Unread,
-    Unsampled,
     WaitGraph,
 )
 from perfwatch.triage.graph.thresholds import BYTES_SECONDS, COUNTS_TIMES, FRESH_SECONDS
@@ -39,7 +38,7 @@ from perfwatch.triage.waits.node import RUNS, End, Node, node_of
 from perfwatch.triage.waits.threads import carries, of_gloo, other_threads
 from perfwatch_probes import readings as r
 
-NOT_SAMPLED = Unsampled("it was not sampled")
+NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = Elsewhere("a process outside of the job")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step

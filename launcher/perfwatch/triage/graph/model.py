@@ -161,7 +161,7 @@ class Unread(Unseen):
 
 
 class Unsampled(Unread):
-    """What was sampled too seldom so far: the next looks tell, and no rule calls a rank hung before them."""
+    """What runs, and was sampled too seldom so far: the next looks tell, and no rule calls a rank hung before them."""
 
 
 class Stale(Unread):
