@@ -148,7 +148,7 @@ def _root(path: Path) -> Root | None:
     """The root that a file names; None if its process has ended or has not started, or this is no file of a launcher."""
     try:
         root = _told(tail(path, LONGEST_ROOT_BYTES))
-    except OSError:
+    except (OSError, ValueError):
         return None
     if root is None or not _is_there(root.pid):
         return None
