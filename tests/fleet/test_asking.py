@@ -187,6 +187,18 @@ def test_a_host_that_hangs_after_its_banner_is_late() -> None:
     assert outcome.reports[1].reason == "no answer within 31 s; the last that came: Authorized use only."
 
 
+@pytest.mark.parametrize(("nearly_all", "confidence"), [(None, 0.8), (9.0, 0.65)])
+def test_a_host_that_was_given_up_before_the_deadline_may_only_be_slow(
+    nearly_all: float | None, confidence: float
+) -> None:
+    """Nearly all others had answered, so a dead one is not waited for; a hang is blamed on it with less confidence then."""
+    first, _ = simulated(2)
+    late = Answer("b", timed_out=True, waited=11.0, nearly_all=nearly_all)
+    outcome = ask(Spoken({"a": snapshot("a", first.view), "b": late}), Question())
+
+    assert (outcome.verdict.state, outcome.verdict.confidence) == ("hung", confidence)
+
+
 @pytest.mark.parametrize(("hidden", "unwanted", "job"), [(3, 0, ""), (0, 1, "run-7")])
 def test_what_may_not_be_looked_into_or_was_passed_over_is_not_gone(hidden: int, unwanted: int, job: str) -> None:
     """Ranks of another user, and a job that does not fit what was asked for: neither is evidence that ranks have ended."""

@@ -159,7 +159,8 @@ def _without(answer: Answer, wrong: str, question: Question, engine: Engine) -> 
             reason += f"; nearly all others had answered after {duration(answer.nearly_all)}"
         if answer.said:  # a banner, or what went wrong
             reason += f"; the last that came: {answer.said}"
-        return HostReport(host=answer.host, state="silent", reason=reason, advice=engine.by_hand(answer.host))
+        early, advice = answer.nearly_all is not None, engine.by_hand(answer.host)
+        return HostReport(host=answer.host, state="silent", reason=reason, advice=advice, early=early)
     if answer.unreached:
         return HostReport(host=answer.host, state="silent", reason=answer.said)
     if answer.not_installed:

@@ -96,7 +96,9 @@ class AbsentRanks:
         if mute and (fits or self.complete):
             host = mute[0] if len(mute) == 1 and fits and not without else None
             console = f"look at {mute[0]}, and at what its console says: it may be down, or out of memory"
-            return _Where(mute, "does not answer", f"{listed(mute)} does not answer", console, host)
+            may_be_slow = any(report.early for report in self.reports if report.host in mute)
+            ceiling = Level.MEDIUM if may_be_slow else Level.HIGH
+            return _Where(mute, "does not answer", f"{listed(mute)} does not answer", console, host, ceiling)
         has_none = f"{listed(without)} has no process of this job"
         if self.complete:
             told = "all hosts of the job have answered: it has ended" + (f" ({has_none})" if without else "")

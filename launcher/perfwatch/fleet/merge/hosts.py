@@ -16,7 +16,8 @@ STATES = ("answered", "no_job", "silent", "failed", "garbled", "double")
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """One host. ``skew_seconds``: by how much its clock is ahead of ours (negative: behind); None: not known.
 
-    hidden: processes that run the job's program there and may not be looked into.
+    hidden: processes that run the job's program there and may not be looked into; early: it was given up before the deadline,
+    for nearly all others had answered: it may only be slow.
     """
 
     host: str
@@ -25,6 +26,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     ranks: tuple[int, ...] = ()
     hidden: int = 0
+    early: bool = False
     skew_seconds: float | None = None
     left_out: int = 0
     folder: str = ""  # where its recording lies, on that host
