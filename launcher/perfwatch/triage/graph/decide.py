@@ -258,6 +258,13 @@ def is_awaited(case: Case, pid: int) -> bool:
     return any(claim.task == ("process", pid) for resource in others for claim in built.graph.known_claims(resource))
 
 
+def may_come_to_its_end(case: Case, pid: int) -> bool:
+    """True if what a rank waits for is in a loop that counts: it is given longer."""
+    built = wait_graph_of(case)
+    start = built.starts.get(pid)
+    return start is not None and _may_come_to_their_end(built, start, tuple(built.graph.sinks(start)))
+
+
 def ends_at(case: Case, pid: int) -> float | None:
     """When a task wakes that may release the wait of a rank: from a sleep, or at a time limit that is longer than a poll's."""
     built = wait_graph_of(case)
