@@ -300,6 +300,7 @@ def group() -> Iterator[tuple[Path, str]]:
         folder.rmdir()
 
 
+@pytest.mark.alone  # three looks within a hang timeout of five seconds
 @needs_root()
 def test_a_job_in_a_container_is_found_by_pod_and_container(
     group: tuple[Path, str], job: StartJob, typed: Typed
