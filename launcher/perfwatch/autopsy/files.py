@@ -57,7 +57,7 @@ def find_files(paths: list[str]) -> Found:
 
 
 def is_there(path: str) -> bool:
-    """Whether anything has this name, a link that leads nowhere included. Runs in a guest."""
+    """True if there is anything of this name, be it a link that leads nowhere. Runs in a guest."""
     return os.path.lexists(path)
 
 

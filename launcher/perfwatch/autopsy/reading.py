@@ -227,22 +227,18 @@ def _session(file: BinaryIO, source: Source) -> Contents:
         raise Unavailable(error.reason.replace(str(held), where), error.advice.replace(str(held), where)) from None
 
 
-def _smi(file: BinaryIO, source: Source) -> Contents:
-    text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
-    found = [
-        r.FailureLine(file=source.name, line=line, text=f"nvidia-smi: GPU {card}: {said}")
-        for line, card, said in parse_smi(text)
-    ]
-    return Contents(kinds.SMI, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
+def _checks(kind: str, tool: str, parse: Callable[[str], Iterator[tuple[int, str, str]]]) -> "Reader":
+    """What a tool that checks cards found: line, card and words of each."""
 
+    def read(file: BinaryIO, source: Source) -> Contents:
+        text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
+        found = [
+            r.FailureLine(file=source.name, line=line, text=f"{tool}: GPU {card}: {said}")
+            for line, card, said in parse(text)
+        ]
+        return Contents(kind, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
 
-def _dcgm(file: BinaryIO, source: Source) -> Contents:
-    text = _whole(file, MOST_TEXT_BYTES).decode("utf-8", "replace")
-    found = [
-        r.FailureLine(file=source.name, line=line, text=f"dcgmi diag: GPU {card}: {said}")
-        for line, card, said in parse_dcgm(text)
-    ]
-    return Contents(kinds.DCGM, tuple(found[:MOST_STACKS]), lines=text.count("\n") + 1)
+    return read
 
 
 def _nsys(file: BinaryIO, source: Source) -> Contents:
@@ -290,13 +286,13 @@ READERS: dict[str, Reader] = {
     kinds.STACKS_TEXT: _texts(kinds.STACKS_TEXT, parse_stack_text),
     kinds.PYSTACK: _texts(kinds.PYSTACK, parse_pystack),
     kinds.GDB: _texts(kinds.GDB, parse_gdb),
-    kinds.DCGM: _dcgm,
+    kinds.DCGM: _checks(kinds.DCGM, "dcgmi diag", parse_dcgm),
     kinds.SQLITE: _nsys,
     kinds.ZIP: _zip,
     kinds.LOG: _log,
     kinds.CHECKPOINT: _checkpoint,
     kinds.SESSION: _session,
-    kinds.SMI: _smi,
+    kinds.SMI: _checks(kinds.SMI, "nvidia-smi", parse_smi),
     kinds.TRACE: _trace,
 }
 
