@@ -441,6 +441,13 @@ def client(hook: Webhook, headers: str = "", every_seconds: float = 0.2) -> Coll
     return CollectorClient(CollectorWanted(endpoint, parse_headers(headers)), every_seconds)
 
 
+def told(hook: Webhook) -> dict[str, Any]:
+    """The next request that tells of a job: one may be posted before the client has heard of any."""
+    while not (request := hook.next())["resourceMetrics"]:
+        pass
+    return request
+
+
 def points(request: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The data points of a request, by metric."""
     metrics = [one for job in request["resourceMetrics"] for one in job["scopeMetrics"][0]["metrics"]]
@@ -459,7 +466,7 @@ def test_a_collector_gets_what_a_scraper_gets(collector: Webhook) -> None:
     posting = client(collector, "authorization=Bearer%20abc, x-tenant=t")
     posting.put(HUNG)
     posting.put_node(NodeSnapshot(watched=1, adopted=1, recorded_bytes=5))
-    request = collector.next()
+    request = told(collector)
     posting.close()
     (path, headers), found = collector.asked[0], points(request)
     states = {one["attributes"][0]["value"]["stringValue"]: one["asInt"] for one in found["perfwatch.state"]}
@@ -483,7 +490,7 @@ def test_cards_bear_the_names_of_the_conventions(collector: Webhook) -> None:
     """Instrument and unit too; what has no name there is perfwatch's."""
     posting = client(collector)
     posting.put(HUNG)
-    sent = collector.next()["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+    sent = told(collector)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
     posting.close()
     kinds = {one["name"]: (next(k for k in ("gauge", "sum", "histogram") if k in one), one["unit"]) for one in sent}
 
@@ -499,7 +506,7 @@ def test_a_request_is_one_of_the_protocol(collector: Webhook) -> None:
 
     posting = client(collector)
     posting.put(HUNG)
-    read = json_format.Parse(json.dumps(collector.next()), ExportMetricsServiceRequest())
+    read = json_format.Parse(json.dumps(told(collector)), ExportMetricsServiceRequest())
     posting.close()
     metrics = {one.name: one for one in read.resource_metrics[0].scope_metrics[0].metrics}
     (times,) = metrics["perfwatch.step.duration"].histogram.data_points

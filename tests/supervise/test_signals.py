@@ -56,6 +56,7 @@ def test_signal_sent_to_the_launcher_reaches_the_child(launch: Launch, name: str
     assert run.line() == name
 
 
+@pytest.mark.alone  # the launcher waits for the summary for 0.15 s: the watcher needs a processor in that time
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_the_watcher_hears_of_a_signal_that_may_end_the_job(launch: Launch, name: str) -> None:
     """What such a signal ends, rank after rank, is no hang; a job that goes on is looked at again."""

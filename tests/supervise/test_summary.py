@@ -118,6 +118,7 @@ def test_a_good_end_after_an_incident_tells_the_incident() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.alone  # the launcher waits for 0.15 s: the watcher needs a processor in that time
 def test_summary_of_a_real_run_is_on_stderr_and_in_the_session(launch: Launch, tmp_path: Path) -> None:
     """Exit code, session and outcome agree."""
     fifo = tmp_path / "fifo"
