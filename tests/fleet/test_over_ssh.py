@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,9 +93,9 @@ def test_what_became_of_each_host_is_said(answer: tuple[int, dict[str, Any], flo
     assert state["node-garbage"] == ("garbled", "its answer is torn: 1 of 2 parts arrived")
     assert state["node-flood"][0] == "garbled"
     assert state["node-hang"][0] == "silent"
-    assert state["node-hang"][1].startswith(
-        f"no answer within {DEADLINE_SECONDS:.0f} s"
-    )  # a login shell may have said something
+    waited = re.match(r"no answer within (\d+) s", state["node-hang"][1])  # a login shell may have said something
+    assert waited is not None
+    assert int(waited[1]) >= DEADLINE_SECONDS
     assert state["node-login"][0] == "silent"
     assert state["node-bare"][0] == "failed"
     assert "not found" in state["node-bare"][1]
