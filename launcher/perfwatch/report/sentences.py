@@ -96,9 +96,9 @@ def culprits_of(culprits: Iterable[Culprit]) -> list[Blamed]:
 
 def _blamed(alike: list[Culprit]) -> Blamed:
     one = alike[0]
-    program, several = _program(one), len(alike) > 1
-    pids = ", ".join(str(each.worker_pid or each.pid) for each in alike[:MOST_PIDS] if each.worker_pid or each.pid)
-    pids += f" and {len(alike) - MOST_PIDS} more" if len(alike) > MOST_PIDS else ""
+    program = _program(one)
+    of_each = [each.worker_pid or each.pid for each in alike]
+    pids, several = _pids(of_each), len(set(of_each)) > 1
     parents = {each.pid for each in alike}
     of = f" of pid {one.pid}" if one.worker_pid and len(parents) == 1 else ""
     ranks = [each.rank for each in alike if each.rank is not None]
@@ -108,12 +108,20 @@ def _blamed(alike: list[Culprit]) -> Blamed:
         words = [_rank_text(ranks) + (f" ({words[0]})" if words else "")]
     words += [f"gpu {one.gpu}"] if one.gpu is not None else []
     words += [f"on {one.host}"] if one.host else []
-    words += [f"thread {one.thread}"] if one.thread and one.thread != "MainThread" and not program else []
+    if one.thread and one.thread != "MainThread" and not program:
+        words += [f"{len(alike)} threads {one.thread}" if len(alike) > len(set(of_each)) else f"thread {one.thread}"]
     place = one.place
     where = place_text(one.frame, place)
     return Blamed(
         ", ".join(words) or "the job", where, (place.source or "")[:LONGEST_SOURCE] if place is not None else ""
     )
+
+
+def _pids(of_each: Iterable[int]) -> str:
+    """``1, 3, 4 and 2 more``."""
+    known = [pid for pid in dict.fromkeys(of_each) if pid]
+    more = f" and {len(known) - MOST_PIDS} more" if len(known) > MOST_PIDS else ""
+    return ", ".join(map(str, known[:MOST_PIDS])) + more
 
 
 def culprit_text(one: Blamed) -> str:
@@ -164,9 +172,9 @@ def links_of(chain: Iterable[Link]) -> list[tuple[int, str]]:
 def _link_text(alike: list[Link], last: bool) -> str:
     """``ranks 0,2-3 (pids 1, 3, 4)  train.py:20 main  wait for all_reduce, for 21 s``; of those that wait for the next one no time."""
     one, several = alike[0], len(alike) > 1
-    pids = ", ".join(str(each.pid) for each in alike[:MOST_PIDS] if each.pid)
-    pids += f" and {len(alike) - MOST_PIDS} more" if len(alike) > MOST_PIDS else ""
-    who = f"{_plural('pid', several)} {pids}" if pids else ""
+    of_each = [each.pid for each in alike]
+    pids = _pids(of_each)
+    who = f"{_plural('pid', len(set(of_each)) > 1)} {pids}" if pids else ""
     ranks = [each.rank for each in alike if each.rank is not None]
     if ranks:
         who = _rank_text(ranks) + (f" ({who})" if who else "")

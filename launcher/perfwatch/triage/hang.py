@@ -31,7 +31,6 @@ from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Lin
 from perfwatch_probes.readings import Frame
 
 NOT_KNOWN = ("unknown", NATIVE_WAIT)
-CONNECTED = frozenset("read write recv send poll accept connect".split())  # calls on a pipe or a connection
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
 SPINS = 0.5  # of a core: a thread that waits for its card looks for it all the time
@@ -445,14 +444,14 @@ def held_up(end: Node, beside: list[Node]) -> list[Node]:
 
 
 def turn_of(chain: Chain) -> str:
-    """What a thread on a cycle waits for; of a pipe or a connection the chain says which."""
+    """What a thread on a cycle waits for, as the chain says it."""
     node = chain.end.node
     if any_tag(node.inner, "pool_wait", "futures_wait"):
         return "its own pool"
     if "remote_get" in node.inner:
         return "what an actor is to return"
     told = [link.waits_for for link in chain.links if (link.pid, link.tid) == (node.pid, node.tid)]
-    return told[-1] if told and node.wait is not None and node.wait.kind in CONNECTED else "its turn"
+    return told[-1] if told else "its turn"
 
 
 def stands_in_sync(case: Case, chain: Chain) -> bool:

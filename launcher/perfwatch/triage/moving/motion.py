@@ -49,6 +49,7 @@ class Motion:
     io_calls: int | None
     state: str | None
     woken: bool = False  # from a wait without a timeout: somebody let it go on
+    kernel_share: float | None = None  # of its CPU time, spent in system calls and page faults
 
     @property
     def wanted_share(self) -> float:
@@ -143,6 +144,7 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
     ran_ago = None
     if last is not None and last.reading.ran_ago_seconds is not None and last.reading.state != "R":
         ran_ago = last.reading.ran_ago_seconds
+    computed, in_kernel = (_rate(history, pid, tid, field, reach) for field in ("cpu_seconds", "system_seconds"))
     return Motion(
         seconds=max(looks) - min(looks) if looks else 0.0,
         samples=sum(standing.values()),
@@ -155,6 +157,7 @@ def motion(history: History, pid: int, tid: int, seconds: float = WINDOW_SECONDS
         io_calls=_io_calls(threads),
         state=last.reading.state if last else None,
         woken=any(_woken(earlier.reading, later.reading) for earlier, later in pairwise(threads)),
+        kernel_share=in_kernel / computed if computed and in_kernel is not None else None,
     )
 
 

@@ -9,6 +9,7 @@ STIRS_SHARE = 0.002  # measured: blocked threads stay below 0.001
 OF_OTHER_THREADS = 0.3  # of a process' CPU time: the two are read at different moments
 ARRIVING_BYTES = 16 * 1024.0  # per second: answers to what is asked again and again are fewer
 WORKS_BYTES = 4096.0  # per second: one page; a heartbeat sends less than 1 KiB
+FEW_FAULTS_PER_SECOND = 100.0  # minor ones, of a process; a huge page is cleared in 0.1 to 0.2 ms
 LIBRARIES_BYTES = 2**20  # per second: what short-lived children read of their libraries
 USAGE_SECONDS = 10.0  # of CPU time and bytes, two rounds of the slowest probe
 TRAFFIC_SECONDS = 12.0

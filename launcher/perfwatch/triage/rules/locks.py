@@ -4,6 +4,7 @@ CUDA runs host functions between the work of a stream, in a thread of its own. O
 a thread that waits for the stream with that lock in hand waits for ever: at a full core, on a card that has nothing to do.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -200,9 +201,13 @@ def why_nobody_comes(end: End, lock: str, beside: list[Node], *, elsewhere: bool
         pids = f"pid {', '.join(map(str, end.others[:SHOWN]))}" if elsewhere else "a process outside the job"
         return f"; {pids} {MAY.get(lock, 'may hold')} it"
     if beside:
-        waits = ((named(p, end.node.pid), awaited(p)) for p in beside[:SHOWN])
-        named_with = (name + (f" on {own}" if end.kind == "lock" and own != lock else "") for name, own in waits)
-        return f"; so {'are' if len(beside) > 1 else 'is'} {' and '.join(named_with)}"
+        waits = Counter((named(p, end.node.pid), awaited(p)) for p in beside)
+        alike = [
+            (name if times == 1 else f"{times} other threads {name.removeprefix('thread ')}")
+            + (f" on {own}" if end.kind == "lock" and own != lock else "")
+            for (name, own), times in waits.items()
+        ]
+        return f"; so {'are' if len(beside) > 1 else 'is'} {' and '.join(alike[:SHOWN])}"
     if moving:
         return f"; no thread was seen to {'wake' if lock == A_TASK else 'release'} it"
     return "; no running thread can release it"
