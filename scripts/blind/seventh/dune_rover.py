@@ -77,7 +77,9 @@ def rover(rank, meeting, budget):
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=3)
     model = nn.Sequential(nn.Linear(16, 200), nn.ELU(), nn.Linear(200, 200), nn.ELU(), nn.Linear(200, 1))
     optimizer = torch.optim.Adam(model.parameters(), 5e-4)
-    terrain, born = Terrain(rank), time.monotonic()
+    terrain = Terrain(rank)
+    dist.barrier()
+    born = time.monotonic()
     for tick in Pace(HERTZ):
         scan, slope = terrain.scan()
         loss = nn.functional.mse_loss(model(scan), slope)
@@ -99,7 +101,7 @@ def rover(rank, meeting, budget):
 if __name__ == "__main__":
     signal.alarm(300)
     meeting = "file://" + tempfile.mktemp(prefix="rover_meeting_")
-    ranks = [mp.get_context("fork").Process(target=rover, args=(r, meeting, 20.0 - 0.4 * (r == 1)), daemon=True) for r in range(3)]
+    ranks = [mp.get_context("fork").Process(target=rover, args=(r, meeting, 20.0 - 1.5 * (r == 1)), daemon=True) for r in range(3)]
     for process in ranks:
         process.start()
     for process in ranks:

@@ -1,7 +1,7 @@
 """FIELD
 source: own (the usual "the first rank on the machine prepares the cache, the others wait for its lock")
 mechanism: three ranks move on to the second survey, whose cache is missing; the one that gets the flock builds it in Python for
-    about two minutes, and the others wait in flock for the lock and will then find the cache
+    more than two minutes, and the others wait in flock for the lock and will then find the cache
 needs: none
 ranks: 3
 onset: printed
@@ -105,7 +105,7 @@ def main(rank, folder):
     optimizer = torch.optim.Adagrad(model.parameters(), 0.05)
     train(rank, model, optimizer, survey_cache(folder, 0, 1), 16)
     for survey in range(1, 50):
-        train(rank, model, optimizer, survey_cache(folder, survey, 65), 30)
+        train(rank, model, optimizer, survey_cache(folder, survey, 85), 30)
 
 
 def other(rank, folder):
