@@ -90,7 +90,7 @@ def site(rank, world, store):
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     records, model = Records(rank), Classifier()
     model(records.waves[:2])
-    loader = DataLoader(records, batch_sampler=DiverseBatches(records, 24, PER_BATCH, 25, random.Random(rank)))
+    loader = DataLoader(records, batch_sampler=DiverseBatches(records, 24, PER_BATCH, 12, random.Random(rank)))
     born = time.monotonic()
     for turn in range(10_000):
         if turn and rank == 2 and time.monotonic() - born > 17 and len(records) > 1000:
