@@ -36,6 +36,8 @@ def compact(path, begins_after):
     child()
     db = sqlite3.connect(path, timeout=60, isolation_level=None)
     time.sleep(begins_after)
+    while db.execute("select count(*) from curve").fetchone()[0] < 120:  # not worth it yet
+        time.sleep(1)
     print("ONSET", flush=True)
     while True:
         db.execute("begin immediate")
