@@ -1,5 +1,5 @@
 """FIELD
-source: own: a control problem learnt by backpropagation through a whole simulated episode; one optimizer step per episode
+source: own: a control problem learnt by backpropagation through a whole simulated episode; few optimizer steps
 mechanism: episodes of the curriculum grow from 60 to some 6,000 simulator steps, so that one optimizer step takes
     ten seconds and more, forward and backward all the time, and a line is printed only after it
 needs: none
@@ -62,7 +62,7 @@ def lengths(warm_up: float):
         yield 60
     print("ONSET", flush=True)
     while True:
-        yield 6000
+        yield 2000
 
 
 if __name__ == "__main__":
@@ -73,9 +73,10 @@ if __name__ == "__main__":
     optimizer = torch.optim.Adam(pilot.parameters(), 1e-3)
     for number, length in enumerate(lengths(warm_up=16)):
         begin = time.monotonic()
-        loss = episode(pilot, length)
         optimizer.zero_grad()
-        loss.backward()
+        for _ in range(6 if length > 1000 else 1):
+            loss = episode(pilot, length)
+            loss.backward()
         nn.utils.clip_grad_norm_(pilot.parameters(), 0.5)
         optimizer.step()
         if length > 1000 or number % 20 == 0:

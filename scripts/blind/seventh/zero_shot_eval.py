@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 
 
@@ -24,10 +25,10 @@ from datetime import timedelta
 class Config:
     vocab: int = 400
     width: int = 128
-    depth: int = 4
+    depth: int = 2
     context: int = 64
-    steps: int = 130
-    questions: int = 6000
+    seconds: float = 14
+    questions: int = 12_000
     choices: int = 4
 
 
@@ -101,7 +102,8 @@ def run(rank, cfg):
     ddp = nn.parallel.DistributedDataParallel(lm)
     opt = torch.optim.AdamW(ddp.parameters(), 1e-3, betas=(0.9, 0.95))
     warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=50)
-    for step in range(cfg.steps):
+    until, more, step = time.monotonic() + cfg.seconds, torch.ones(1), 0
+    while more.item():
         tokens = torch.randint(cfg.vocab, (6, cfg.context + 1))
         loss = nn.functional.cross_entropy(ddp(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         opt.zero_grad()
@@ -109,6 +111,9 @@ def run(rank, cfg):
         nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
         opt.step()
         warm.step()
+        more.fill_(float(time.monotonic() < until))
+        dist.all_reduce(more, dist.ReduceOp.MIN)
+        step += 1
         if rank == 0 and step % 20 == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     accuracy = torch.zeros(1)
