@@ -1,7 +1,7 @@
 """FIELD
 source: own: a control problem learnt by backpropagation through a whole simulated episode; few optimizer steps
-mechanism: episodes of the curriculum grow from 60 to some 6,000 simulator steps, so that one optimizer step takes
-    ten seconds and more, forward and backward all the time, and a line is printed only after it
+mechanism: episodes of the curriculum grow from 60 to 2,000 simulator steps and six are accumulated, so that one optimizer step
+    takes half a minute and more, forward and backward all the time, and a line is printed only after it
 needs: none
 ranks: 1
 onset: printed
