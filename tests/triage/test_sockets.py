@@ -228,7 +228,7 @@ CASES = RECORDINGS / "blocked_pipe" / "fires"
 @pytest.mark.parametrize(
     ("case", "writer"),
     [
-        ("held_terminal", "main thread of pid 14227 at train (train.py:16) writes to the terminal /dev/pts/0 (stdout)"),
+        ("held_terminal", "pid 14227 at train (train.py:16) writes to the terminal /dev/pts/0 (stdout)"),
         (
             "held_terminal_behind_a_lock",
             "thread watch of pid 14685 at watch (train2.py:17) writes to the terminal /dev/pts/0",

@@ -310,7 +310,7 @@ def test_of_ranks_that_wait_in_a_collective_the_one_that_has_not_come_is_shown()
     runs(history, FIRST + 1, STEADY, 0.0, SOON)
     verdict = as_seen_judged(history, SOON)
 
-    assert verdict.summary.startswith(f"no cause fits so far: rank 1's main thread of pid {FIRST + 1} at merge")
+    assert verdict.summary.startswith(f"no cause fits so far: rank 1 (pid {FIRST + 1}) at merge")
     assert verdict.next[0].endswith(f"stacks {FIRST + 1}")
 
 

@@ -248,15 +248,16 @@ def who(chain: Chain) -> str:
 
 
 def subject(node: Node) -> str:
-    """A thread as the subject of a sentence, with its line: ``rank 1's main thread of pid 12 at fit (train.py:3)``."""
+    """A thread as the subject of a sentence, with its line: ``rank 1 (pid 12) at fit (train.py:3)``, ``thread reader of pid 9``."""
     at = f" at {show(node.frame)}" if node.frame else ""
     rank = f"rank {node.rank}'s " if node.rank is not None else ""
     if node.role == "worker":
         return f"{rank}DataLoader worker {node.pid}{at}"
     if node.role in ("pool_worker", "child", "compile"):
         return f"{rank}child process {node.pid}{at}"
-    thread = f"thread {node.name or node.tid}" if node.tid != node.pid else "main thread"
-    return f"{rank}{thread} of pid {node.pid}{at}"
+    process = f"rank {node.rank} (pid {node.pid})" if node.rank is not None else f"pid {node.pid}"
+    thread = f"thread {node.name or node.tid} of " if node.tid != node.pid else ""
+    return f"{thread}{process}{at}"
 
 
 def named(node: Node, pid: int) -> str:

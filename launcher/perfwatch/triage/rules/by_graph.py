@@ -56,7 +56,7 @@ def said_of(built: Builder, task: Task) -> str:
 
 
 def blocked_on(built: Builder, task: Task) -> str:
-    """What a sink does: ``main thread of pid 12 at fit (train.py:3) is blocked on a lock``."""
+    """What a sink does: ``pid 12 at fit (train.py:3) is blocked on a lock``."""
     does_so = f"is blocked on {task.waits[0].kind.value}" if task.waits else does(built, task)
     return f"{said_of(built, task)} {does_so}"
 
