@@ -4,7 +4,7 @@ mechanism: rank 0 hands its records to a writer process through a multiprocessin
     its sheet, the records of the last epochs stay in the pipe and the buffer, and at exit rank 0 joins the feeder thread
     that cannot get rid of them; rank 1 has ended
 needs: none
-ranks: 2
+ranks: 1 (it starts its own 2)
 onset: printed
 state: hung
 cause: hung_at_exit, blocked_pipe, dead_worker

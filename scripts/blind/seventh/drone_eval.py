@@ -3,7 +3,7 @@ source: own (policies are validated in real time because the autopilot in the lo
 mechanism: after each phase of training rank 0 flies six validation episodes of 25 s in real time with the policy, sleeping until
     each 50 ms tick, and rank 1 waits at the barrier; then both train on
 needs: none
-ranks: 2
+ranks: 1 (it starts its own 2)
 onset: printed
 state: busy
 cause: evaluating, waiting_on_work

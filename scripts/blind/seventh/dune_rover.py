@@ -3,7 +3,7 @@ source: own; the wall-clock budget of each rank is its own affair (a common way 
 mechanism: three ranks learn at a fixed rate from their rovers and average gradients; each measures its budget by its own clock,
     rank 1 reaches the end first and broadcasts the final weights, while ranks 0 and 2 are in the all-reduce of the next tick
 needs: none
-ranks: 3
+ranks: 1 (it starts its own 3)
 onset: printed
 state: hung
 cause: mismatched_collective, stalled_collective

@@ -3,7 +3,7 @@ source: pytorch/pytorch#189245 (a lock file made with O_EXCL outlives the killed
 mechanism: between epochs rank 0 starts a helper that rebuilds the index of tracks and takes a lock file; the helper is killed
     by its memory limit and leaves the lock; rank 0 polls for its removal, rank 1 waits for rank 0 in a broadcast
 needs: none
-ranks: 2
+ranks: 1 (it starts its own 2)
 onset: printed
 state: hung
 cause: stalled_collective, waiting_for_file

@@ -3,7 +3,7 @@ source: bayesflow-org/bayesflow#466, cog-model/forger#10 (rejection sampling tha
 mechanism: four sites of a federation train with a custom batch sampler that draws until a batch has K different classes; at
     site 2 old records expire, fewer than K classes are left, and the sampler draws for ever while the others wait to merge
 needs: none
-ranks: 4
+ranks: 1 (it starts its own 4)
 onset: printed
 state: hung
 cause: stalled_collective, endless_python

@@ -3,7 +3,7 @@ source: NovaSky-AI/SkyRL#1105 (a second writer of the SQLite file waits up to bu
 mechanism: rank 0 writes its loss to a SQLite file in each step; a compaction job, a child, then keeps a write transaction open
     for 1.3 s at a time with a short gap, so each insert waits inside SQLite's busy handler and rank 1 waits for rank 0
 needs: none
-ranks: 2
+ranks: 1 (it starts its own 2)
 onset: printed
 state: slow
 cause: contended_lock, straggling_rank, slow_output

@@ -3,7 +3,7 @@ source: own; one host of three still has the old configuration, in which each ba
 mechanism: three ranks segment aerial pictures; from the second site on, rank 1 sends each batch through a child process
     (started anew each time, about a second), and the other two wait for it in the all-reduce of each step
 needs: none
-ranks: 3
+ranks: 1 (it starts its own 3)
 onset: printed
 state: slow
 cause: straggling_rank, serial_loading

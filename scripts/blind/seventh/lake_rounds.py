@@ -3,7 +3,7 @@ source: own (the usual "the first rank on the machine prepares the cache, the ot
 mechanism: three ranks move on to the second survey, whose cache is missing; the one that gets the flock builds it in Python for
     more than two minutes, and the others wait in flock for the lock and will then find the cache
 needs: none
-ranks: 3
+ranks: 1 (it starts its own 3)
 onset: printed
 state: busy
 cause: waiting_on_work, computing_on_host, starting

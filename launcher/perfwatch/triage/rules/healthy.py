@@ -211,8 +211,8 @@ def without_updates(case: Case, rank: Member) -> int:
 
 PACE_SECONDS, EVENLY = 120.0, 1.1
 GOES_ON = BALANCED.line("""
-    training makes progress ({basis}); there is no single bottleneck[. The training thread sleeps {slept:.0%} of the time, reason
-    unknown]
+    training makes progress ({basis}); there is no single bottleneck{unsure}[. The training thread sleeps {slept:.0%} of the time,
+    reason unknown]
     - saw progress of {ranks} ranks: moves | {basis} | steps continue
 """)
 PACED = BALANCED.line("""
@@ -242,9 +242,14 @@ def balanced(case: Case) -> Outcome:
         if cards_of(case.history, rank.pid).certain and _not_known_to_work(case, cards):
             return None
     sources = {card.source for rank in case.trainers for card in regimes(case.history, rank.pid, LATELY_SECONDS)}
-    sure = min(Level.MEDIUM if slept >= MUCH or unwatched else Level.HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0)
+    unsure = doubt(case, case.trainers)
+    sure = min(
+        Level.MEDIUM if slept >= MUCH or unwatched or unsure else Level.HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0
+    )
     basis, ranks = case.progress[case.trainers[0].pid].basis, len(case.trainers)
-    return GOES_ON.finding(case, (), sure, basis=basis, slept=slept if slept >= MUCH else None, ranks=ranks)
+    return GOES_ON.finding(
+        case, (), sure, basis=basis, slept=slept if slept >= MUCH else None, ranks=ranks, unsure=unsure
+    )
 
 
 def _sees_traffic(case: Case) -> bool:

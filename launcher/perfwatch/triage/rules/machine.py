@@ -10,8 +10,17 @@ from perfwatch.triage.moving.progress import besides_training
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.budget import Bin, budget
-from perfwatch.triage.shares.data import starving
-from perfwatch.triage.shares.thresholds import LOST_SHARE, MOSTLY, MUCH, NEARLY_ALL, NOTABLE, NOW_SECONDS, OFTEN
+from perfwatch.triage.shares.data import UPDATES, starving
+from perfwatch.triage.shares.thresholds import (
+    LOST_SHARE,
+    MINUTE_SECONDS,
+    MOSTLY,
+    MUCH,
+    NEARLY_ALL,
+    NOTABLE,
+    NOW_SECONDS,
+    OFTEN,
+)
 from perfwatch.triage.slowness import (
     FEW_SAMPLES,
     RESIDUE,
@@ -295,6 +304,8 @@ def judge_contended_cpu(case: Case) -> Outcome:
         stolen = steal >= DELAYED_SHARE
         if case.progress[rank.pid].kind != "moving" or delay is None or not (delay >= DELAYED_SHARE or stolen):
             continue
+        if case.progress[rank.pid].steps is None and not case.profile(rank, MINUTE_SECONDS).seen(*UPDATES):
+            continue  # passes without an update are no steps: an evaluation or an export is judged by what it does
         crowd = len(demand(case, rank.pid) or ())
         cpus = allowed_cpus(case, rank.pid)
         own = confined(case, rank.pid)
