@@ -30,6 +30,7 @@ SECRETS = {
 # Options whose names are words of prose too.
 WEAK = "--wandb_key --wandb-key --key --pass --pwd --openai-key --ssh_key --license_key --auth --http_auth".split()
 HARMLESS = [
+    "at wrapper (lidar_tokens.py:58), in api_key.py:7:12 and secret_rules.cpp:33",
     "python train.py --max-tokens 4096 --num_tokens=1000000 --pad-token-id 0 --lr 3e-4",
     "--tokenizer meta-llama/Llama-3-8B --key-size 64",
     "--key-padding same --passes many --token-length long --num-keys few --key 3 --auth none --pass -v --author me",
