@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from perfwatch.failures import ECHO, GENERAL, ORIGIN, THROUGH, named
+from perfwatch.failures import ECHO, GENERAL, ORIGIN, PEER, THROUGH, named
 from perfwatch.triage.questions import is_user
 from perfwatch_probes.bounds import LATEST_CREATED, MOST_RANKS
 from perfwatch_probes.readings import FailureLine, Frame, LogSpan
@@ -69,10 +69,23 @@ WORDS = (
     b"breakpoint trap", b"orrupted", b"erification failed",
     b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
     b"exceeds the limit", b"zsh: ", b" killed", b"vailable RAM", b"phemeral", b"is available", b"kernel found", b"not initialized",
-    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
+    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator", b"ERROR", b"communication with", b"BOOT_FAIL",
+    b"xceeded", b"specified deadline", b"TaintManager", b"evicted", b"eclaimed", b"ith status", b"tatus code", b"Hangup", b"trap: ",
+    b"free(): ", b"alloc(): ", b"overflow", b"nvalid pointer", b"VIOLATION", b" violation", b"ernel died", b"ernel crashed",
+    b"have died", b"restarting kernel", b"TERMINATION", b"CrashLoop", b"memory limit", b"hard limit", b"abnormally", b"panicked",
+    b"did not complete", b"instruction",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
+_FRAME = re.compile(r'^(?:> |\s*)File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
+# The same by rich and by IPython, which mark the line of the source that failed among its neighbours.
+_MARKED_FRAME = re.compile(
+    r"[│|] (?P<boxed>\S.{0,300}?\.py):(?P<at>\d{1,9}) in (?P<name>[\w<>.]{1,200})|"
+    r"(?:File )?(?P<file>\S{1,300}\.py)(?::(?P<line>\d{1,9}),)? in (?P<function>[\w<>.]{1,200})\("
+)
+_MARKED_SOURCE = re.compile(r"(?:[│|] *[❱>] *|-{1,10}> ?)\d{1,9}(?P<source> .{0,400})")
+_MARKED_NAMES = ("boxed", "file"), ("at", "line"), ("name", "function")
+_STARTS = ("Traceback", "Original Traceback", "+ Exception Group Traceback")
+_BESIDE = re.compile(r"\s*(?:[│╭╰]|[|+][ -]|<ipython-input|Cell In\[|\d{1,9}(?: |$)|$|\.\.\.)")
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
 # Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit,
@@ -82,9 +95,17 @@ _PASSED_OVER = re.compile(
     r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b|'
     r'/torch/utils/data/_utils/pin_memory\.py", line \d+, in _?pin_memory_loop\b'
 )
-_CHAINED = re.compile(r"\s*(?:During handling of the above exception|The above exception was the direct cause)")
+# What follows is the same failure in other words: an exception that was raised for another one, or the one that a worker raised
+# and its parent raised again.
+_CHAINED = re.compile(
+    r"\s*(?:During handling of the above exception|The above exception was the direct cause|"
+    r"Original Traceback \()"
+)
 # torchrun, of the ranks of its host: what it says later of other hosts ends nothing.
 _SUCCEEDED = re.compile(r"worker group successfully finished|worker group finished \(SUCCEEDED\)")
+_NO_ANSWER = re.compile(
+    r"\b(?:Empty|TimeoutError|timeout)(?:: .{0,40})?$"
+)  # a wait that was given up: for what, the next one says
 SOURCE_INDENT = 4  # of the source below a frame
 MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
@@ -134,6 +155,7 @@ _RANK = re.compile(r"\[(?:rank:? ?|Rank |default|RANK[ :])(\d{1,9})\][:]?\s*")
 _TRAINER = re.compile(r"\[[A-Za-z_][\w-]*?(\d{1,9})\]:\s?")  # torchrun --tee: [trainer0]:
 _TAGGED = re.compile(r"\[\d{1,9},(?:mpirank:)?(\d{1,9})[^\]]{0,60}\]<std(?:out|err)>: ?")  # mpirun --tag-output
 _OPEN_MPI = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,80}):(\d{1,9})\] (?:\[ *\d+\] )?")
+_MARGIN = re.compile(r" *\| (?= *[\w\[(])")  # of an exception in a group
 _COMPOSED = re.compile(r"[\w.-]{1,60}-\d{1,4} +\| |[0-9a-f]{6,12} \|\| ")
 _LABEL = re.compile(r" *(\d{1,7}): ")  # srun --label
 _HOSTED = re.compile(r"(?P<host>(?=[\w.-]*\d)(?=[\w-]*[A-Za-z.])[\w.-]{1,80}): ?")  # pdsh, clush, some of mpirun's
@@ -236,7 +258,7 @@ def parsed(raw: bytes, year: int, label: re.Pattern[str] | None = None) -> Line:
             level = level or next(one for one in match.groups() if one)
         elif match := _PID.match(text):
             pid = pid or int(match[1])
-        elif match := _BOOT.match(text) or _COMPOSED.match(text):
+        elif match := _BOOT.match(text) or _COMPOSED.match(text) or _MARGIN.match(text):
             kernel = kernel or match.re is _BOOT
         else:
             break
@@ -360,6 +382,7 @@ class LogReader:
             int | None, tuple[int, str]
         ] = {}  # by rank, where Python says that it passes over an exception, until what
         self._succeeded: set[str] = set()  # hosts
+        self._marked: set[int | None] = set()  # ranks whose traceback is one of rich or of IPython
         self._general: dict[
             int | None, _Kept
         ] = {}  # by rank, its newest exception that says no more than that it was raised
@@ -556,11 +579,22 @@ class LogReader:
             return
         if _CHAINED.match(line.text):
             self._chained.add(line.rank)
-            return
         if _TRACEBACK in line.text:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
+            self._marked.discard(line.rank)
+            if not line.text.lstrip("| ").startswith(_STARTS) and len(self._marked) < MOST_KEPT_APART:
+                self._marked.add(line.rank)
+                self._sources[line.rank] = "", self.lines
             return
+        if line.rank in self._marked:
+            if match := _MARKED_SOURCE.match(line.text):
+                line = line._replace(text=match["source"].rstrip("│| "), indent=SOURCE_INDENT)
+            elif match := _MARKED_FRAME.match(line.text):
+                file, number, function = (match[one] or match[other] for one, other in _MARKED_NAMES)
+                line = line._replace(text=f'File "{file}", line {number or 1}, in {function}')
+            elif _BESIDE.match(line.text):
+                return
         if match := _FRAME.match(line.text):
             if _PASSED_OVER.search(line.text):
                 self._ignored[line.rank] = self.lines, ""
@@ -578,10 +612,12 @@ class LogReader:
             self._faults.pop(line.rank, None)  # none of the program's own in the stack of the signal
             return
         above, _ = self._sources.get(line.rank, ("", 0))
-        if above and line.indent >= SOURCE_INDENT:
-            self._passed_through(line, f"{above}: {line.text.strip()}")
+        if line.rank in self._sources and line.indent >= SOURCE_INDENT:
+            if above:
+                self._passed_through(line, f"{above}: {line.text.strip()}")
             return
         self._sources.pop(line.rank, None)
+        self._marked.discard(line.rank)
         if line.rank in self._ignored:
             if line.text.startswith(self._ignored[line.rank][1]):
                 del self._ignored[line.rank]
@@ -647,7 +683,11 @@ class LogReader:
         general = self._general.pop(line.rank, None)
         if failure.name in GENERAL:
             self._general[line.rank] = kept
-        elif general is not None and line.rank in self._chained and failure.weight == ORIGIN:
+        elif (
+            general is not None
+            and line.rank in self._chained
+            and failure.weight <= (PEER if _NO_ANSWER.search(general.line.text) else ORIGIN)
+        ):
             for ends in (self._first, self._last):
                 if general in ends:
                     ends.remove(general)
