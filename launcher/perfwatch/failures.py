@@ -45,8 +45,10 @@ class Failure:
 
 def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
     """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
-    by_shells = rf"\b(?:[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)|non-?zero (?:code|status)(?: of)?)[:=]? *{128 + number}\b"
-    others = ([rf"(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b"] if word else []) + [*translated]
+    by_shells = rf"\b(?:[Ee]xit(?:ed)?(?: with)?[ _]?(?:[Cc]ode|[Ss]tatus)|non-?zero (?:code|status)(?: of)?)\"?[:=]? *{128 + number}\b"
+    others = ([rf"(?:(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b|{word}(?: \(core dumped\))?$)"] if word else []) + [
+        *translated
+    ]
     return (
         rf"\b{name}\b|[Ss]ignal {number}\b|SIGNAL: {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
         rf"\bWTERMSIG {number}\b" + "".join(f"|^{one}" for one in others)
@@ -165,7 +167,7 @@ FAILURES = (
         "cgroup_out_of_memory", "out_of_memory", AFTER_FIXING, "user_code",
         r"\b[Ss]tep [\d.]+ exceeded memory limit|"
         r"Memory cgroup out of memory|cgroup out-of-memory handler|tasks? [\d,-]+: Out Of Memory|"
-        r"oom[-_]kill event|\bOOMKilled\b|\bOUT_OF_ME(?:MORY)?\b|"
+        r"oom[-_]kill event|\bOOMKilled\b(?!\"?[:=] ?false)|\bOUT_OF_ME(?:MORY)?\b|"
         r"Exceeded (?:job|step) memory limit|\boomd\b.{0,60}[Kk]illed|constraint=CONSTRAINT_MEMCG|TERM_MEMLIMIT|"
         r"job killed: v?mem \d+\w* exceeded limit|[Kk]illed .{0,40}exceeding memory limits|"
         r"running beyond (?:physical|virtual) memory limit|gone over (?:cgroup )?memory limit|"
@@ -231,6 +233,7 @@ FAILURES = (
         r"DUE TO (?:PREEMPTION|JOB REQUEUE)|\bPREEMPTED\b|Preempted by|node was preempted|[Rr]eason: +(?:Preempted|Preempting|"
         r"PreemptionByScheduler)|"
         r"DisruptionTarget|[Ss]pot (?:instance )?(?:interruption|(?:was |has been )?(?:reclaimed|terminated))|TERM_PREEMPT|"
+        r"\b(?:termination|preemption|interruption) (?:is |was )?(?:imminent|notice)\b|"
         r"\b[Jj]ob was evicted|"
         r"TaintManagerEviction|DeletionByTaintManager",
         "the scheduler took the machine for another job, or put the job back into its queue",
@@ -284,6 +287,7 @@ FAILURES = (
     # CUDA, the program's own kernels and what was asked of them.
     Failure(
         "cuda_assert", "crashed", AFTER_FIXING, "user_code",
+        r"\bblock: \[[\d,]{5,40}\], thread: \[[\d,]{5,40}\] Assertion |"
         r"[Dd]evice-side assert|cudaErrorAssert|\.cuh?:\d+: .{0,200}Assertion .{0,300} failed",
         "a kernel's own check failed: mostly an index or a label out of range",
         "run on the CPU, or with CUDA_LAUNCH_BLOCKING=1: the line that is shown may be a later one",
@@ -588,7 +592,7 @@ FAILURES = (
         r"(?:CUSPARSE|CURAND|HIPBLAS|MIOPEN)_STATUS_\w+|\bCUFFT_[A-Z]\w+|miopenStatus\w+|rocblas_status_\w+|\bhipError\w+|"
         r"valid cuDNN algorithm|\bMIOpen(?:\(\w+\))?:? ?Error|\brocBLAS error|\bPI_ERROR_\w+|UNKNOWN PI error|\bZE_RESULT_ERROR_\w+|"
         r"\bsynStatus ?= ?\w|"
-        r"detected a device critical error|command buffer exited with error|\bERR0[01]\d{3} (?:PTA|OPS)\b|"
+        r"detected a device critical error|\bERR0[01]\d{3} (?:PTA|OPS)\b|"
         r"UR_RESULT_ERROR_\w+|cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
         r"\bNPU (?:function )?error\b(?!, error code is)|\baicore (?:error|exception)",
         "CUDA, ROCm or another runtime of the card reported an error",
@@ -734,8 +738,10 @@ FAILURES = (
         r"failed \(exitcode: -?\d+\)|\bFAILED\b[ |]+\d+:\d+|State=FAILED\b|\bnon-?zero (?:exit )?(?:code|status)\b|"
         r"srun: error: .{0,120}(?:Exited with exit code|exited)|mpirun .{0,80}exited|exits with return code = [1-9]|"
         r"BAD TERMINATION OF|\b(?:[Kk]ernel (?:appears to have )?(?:died|crashed)|restarting kernel)\b|Trials did not complete|"
+        r"\b[Pp]rocess (?:\w+ )?(?:is dead|has died|died|has crashed|crashed)\b|"
         r"\bCrashLoopBackOff\b|"
-        r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?(?:code|status) [1-9]|\b[Ee]xit (?:code|status)[:=]? *[1-9]|"
+        r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?(?:code|status) [1-9]|\b[Ee]xit(?: code|Code|_code|"
+        r" status)\"?[:=]? *[1-9]|"
         r"\b(?:AlgorithmError|ExecuteUserScriptError):|MPI_ABORT was invoked|Error executing job with overrides|"
         r"usually means the child failed|BackoffLimitExceeded|Back-off restarting failed container|\b(?:RayActor|ActorDied|"
         r"ActorUnavailable|"

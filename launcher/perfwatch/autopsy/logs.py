@@ -73,7 +73,8 @@ WORDS = (
     b"xceeded", b"specified deadline", b"TaintManager", b"evicted", b"eclaimed", b"ith status", b"tatus code", b"Hangup", b"trap: ",
     b"free(): ", b"alloc(): ", b"overflow", b"nvalid pointer", b"VIOLATION", b" violation", b"ernel died", b"ernel crashed",
     b"have died", b"restarting kernel", b"TERMINATION", b"CrashLoop", b"memory limit", b"hard limit", b"abnormally", b"panicked",
-    b"did not complete", b"instruction",
+    b"did not complete", b"instruction", b"itCode", b"it_code", b"orbidden", b"nauthorized",
+    b"is dead", b"reemption", b"nterruption",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^(?:> |\s*)File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
@@ -83,6 +84,11 @@ _MARKED_FRAME = re.compile(
     r"(?:File )?(?P<file>\S{1,300}\.py)(?::(?P<line>\d{1,9}),)? in (?P<function>[\w<>.]{1,200})\("
 )
 _MARKED_SOURCE = re.compile(r"(?:[│|] *[❱>] *|-{1,10}> ?)\d{1,9}(?P<source> .{0,400})")
+_GLUED = re.compile(
+    rb"(?<=[^\s\[|>-]) *(?=(?:ERROR|CRITICAL|WARNING):[A-Za-z_][\w.]*:)"
+)  # records of loggers in one line
+_IN_THREAD = re.compile(r"Exception in thread ")
+_PRINTED = "Error: "
 _MARKED_NAMES = ("boxed", "file"), ("at", "line"), ("name", "function")
 _STARTS = ("Traceback", "Original Traceback", "+ Exception Group Traceback")
 _BESIDE = re.compile(r"\s*(?:[│╭╰]|[|+][ -]|<ipython-input|Cell In\[|\d{1,9}(?: |$)|$|\.\.\.)")
@@ -205,12 +211,16 @@ class Line(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A line that tells of an end: how many lines of progress had been counted by then, if any was seen, and the end's weight."""
+    """A line that tells of an end: how many lines of progress had been counted by then, if any was seen, and the end's weight.
+
+    aside: True if it ended a thread of its own, or was printed and not raised: the process may go on.
+    """
 
     line: FailureLine
     progress: int
     trained: bool
     weight: int
+    aside: bool = False
 
 
 def parsed(raw: bytes, year: int, label: re.Pattern[str] | None = None) -> Line:
@@ -382,6 +392,7 @@ class LogReader:
             int | None, tuple[int, str]
         ] = {}  # by rank, where Python says that it passes over an exception, until what
         self._succeeded: set[str] = set()  # hosts
+        self._aside: set[int | None] = set()  # ranks whose next exception ends a thread of its own
         self._marked: set[int | None] = set()  # ranks whose traceback is one of rich or of IPython
         self._general: dict[
             int | None, _Kept
@@ -459,13 +470,16 @@ class LogReader:
         kept = [*self._first, *self._last]
         if not kept and self._hints and self._progress < self._hints[-1].progress + GOT_OVER_LINES:
             return [one.line for one in self._hints]
-        late = [one for one in kept if one.trained and not self._got_over(one, GOT_OVER_LINES)]
+        late = [
+            one for one in kept if one.trained and not self._got_over(one, BEGAN_LINES if one.aside else GOT_OVER_LINES)
+        ]
         # What only follows an end, or repeats it, wants one: then what came before all progress may be that.
         early = GOT_OVER_LINES if late and all(one.weight != ORIGIN for one in late) else BEGAN_LINES
         return [
             msgspec.structs.replace(
                 one.line,
-                got_over=self._got_over(one, GOT_OVER_LINES if one.trained else early) or _survived(one, late),
+                got_over=self._got_over(one, BEGAN_LINES if one.aside else GOT_OVER_LINES if one.trained else early)
+                or _survived(one, late),
             )
             for one in kept
         ]
@@ -553,6 +567,10 @@ class LogReader:
                 return
 
     def _line(self, raw: bytes) -> None:
+        if raw.count(b"ERROR:") + raw.count(b"WARNING:") > 1 and len(parts := _GLUED.split(raw[:LONGEST_ENTRY])) > 1:
+            for part in parts:
+                self._line(part)
+            return
         if raw[:1] == b"{" and self._named < MOST_NAMED and (lines := unwrapped(raw)):
             for one in lines[:MOST_IN_ENTRY]:
                 self._line(one)
@@ -574,12 +592,17 @@ class LogReader:
         if _IGNORED in line.text or _LOGGING in line.text:
             self._ignored[line.rank] = self.lines, _LOGGED if _LOGGING in line.text else ""
             return
+        if _IN_THREAD.match(line.text):
+            self._aside.add(line.rank)
+            return
         if _SUCCEEDED.search(line.text):
             self._succeeded.add(line.host)
             return
         if _CHAINED.match(line.text):
             self._chained.add(line.rank)
         if _TRACEBACK in line.text:
+            if " " in (before := line.text.partition(_TRACEBACK)[0].strip()):  # a record without an end of line
+                self._told(line._replace(text=before))
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             self._marked.discard(line.rank)
@@ -679,7 +702,9 @@ class LogReader:
         )
         if line.text.startswith(_FAULT) and len(self._faults) < MOST_KEPT_APART:
             self._faults[line.rank] = found
-        kept = self._keep(found, failure.weight, failure.hint)
+        aside = line.rank in self._aside or (not above and line.text.startswith(_PRINTED))
+        kept = self._keep(found, failure.weight, failure.hint, aside)
+        self._aside.discard(line.rank)
         general = self._general.pop(line.rank, None)
         if failure.name in GENERAL:
             self._general[line.rank] = kept
@@ -697,9 +722,9 @@ class LogReader:
         """The ranks run again after their launcher was about to start them, unless they never met."""
         self._attempt, self._again = self._attempt + (self._again is not None), None
 
-    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> _Kept:
+    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False, aside: bool = False) -> _Kept:
         self._wanted, self._newest_progress = True, self._progress
-        entry = _Kept(one, self._progress, self._trains, weight)
+        entry = _Kept(one, self._progress, self._trains, weight, aside)
         if hint:
             self._hints.append(entry)
         elif len(self._first) < FIRST:

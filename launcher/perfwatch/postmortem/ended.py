@@ -40,6 +40,7 @@ _OF_MACHINE = re.compile(
     r"^dcgmi diag: |\[Hardware Error\]|EDAC |Kernel panic|Memory failure: |blocked for more than|detected stall|soft lockup"
 )
 # What NCCL's watchdog says of the calls of its rank (torch, ProcessGroupNCCL.cpp), group by group.
+_WORDLESS = re.compile(r"^(?:\w+\.)*\w*Error: ?$")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued NCCL work: (-?\d{1,12})")
 _GROUP = re.compile(r"PG GUID ([^\s(\]]{1,80})")
 
@@ -132,6 +133,12 @@ def _of_this_job(ends: list[End]) -> list[End]:
 def _says_who(ends: list[End]) -> list[End]:
     """Without what says less than another line of the same rank in the same file: a lost connection. And without an exception of no kind
     that another rank raised where its kind can be told."""
+
+    # A launcher raises an exception without words, and says below it how the rank ended that failed first.
+    summed = {one.line.file for one in ends if one.line.exit_code is not None or one.line.signal is not None}
+    ends = [
+        one for one in ends if not (one.line.file in summed and _WORDLESS.search(one.line.text) and one.weight == ECHO)
+    ]
 
     def is_torn(one: End) -> bool:
         return not is_frame(one.line.text) and TORN.search(one.line.text) is not None
