@@ -73,7 +73,7 @@ def _raised(words: str) -> str:
 
 def _by_shell(word: str) -> str:
     """How a shell or srun tells of it, behind whatever stands in the line: a bar does not end it."""
-    return rf"(?:^|(?<=[\])\d%])|tasks? [\d,-]+: ){word}$"
+    return rf"(?:^|(?<=[\])\d%])|(?<= [|/\\-])|tasks? [\d,-]+: ){word}$"
 
 
 # The number of a CUDA error, as native libraries tell it: of a call of the driver, or of what ran on the card.
@@ -102,7 +102,8 @@ FAILURES = (
     ),
     Failure(
         "lost_gpu", "gpu_fault", YES, "gpu",
-        r"fallen off the bus|NVRM: Xid \([^)]*\): 79\b|GPU is lost|GPU requires reset|NVML_ERROR_GPU_IS_LOST|"
+        r"\b(?:amdgpu|nvidia|xe|i915) [\da-f:.]{7,12}: .{0,80}device inaccessible|fallen off the bus|NVRM: Xid \([^)]*\): 79\b|"
+        r"GPU is lost|GPU requires reset|NVML_ERROR_GPU_IS_LOST|"
         r"Unable to determine the device handle",
         "the GPU has fallen off the bus",
         _NODE,
@@ -221,7 +222,7 @@ FAILURES = (
         r"\bState[:=] ?TIMEOUT\b|\bjob (?:is|was|has) timed[- ]out\b|not requeued because: timed-out|"
         r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b[ |]+\d+:\d+\b|"
         r"exceeded (?:its )?(?:wall ?time|time limit)|MaxRuntimeExceeded|"
-        r"exceeded (?:its |the )?(?:(?:hard|soft|maximum) )?wall-?(?:clock)? ?time|exceed\w* job hard limit .{0,3}h_rt|"
+        r"\b(?:exceed\w*|due to) (?:its |the )?(?:(?:hard|soft|maximum) )?wall[- ]?(?:clock|time)\b|exceed\w* job hard limit .{0,3}h_rt|"
         r"active on the node longer than the specified deadline|job killed: walltime \d+ exceeded limit|TERM_RUNLIMIT",
         "the scheduler ended the job at its time limit",
         f"{_RESUME}, with a longer limit or more frequent checkpoints",
@@ -686,7 +687,8 @@ FAILURES = (
     Failure(
         "interrupted", "killed", NO, "unknown",
         rf"{_windows(0xC000013A)}|\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)(?: [Cc]ode)?[:=]? *130\b|"
-        r"^KeyboardInterrupt\b|\bSIGINT\b|CANCELLED (?:AT|by)|DUE to SIGNAL (?:Terminated|Interrupt)|"
+        r"^KeyboardInterrupt\b|\bSIGINT\b|\b[Jj]ob (?:was )?(?:deleted|cancell?ed) (?:at request of|by) |CANCELLED (?:AT|by)|"
+        r"DUE to SIGNAL (?:Terminated|Interrupt)|"
         r"State=CANCELLED",
         "a person or the scheduler cancelled it",
         "sacct -j JOBID -o State,Reason,Comment tells who",
@@ -810,7 +812,7 @@ _GUESSES = "There are some potential root causes"  # Ray, of a worker whose end 
 # ``\w+Warning`` and what a log says of a try that it makes again is no end, and what was cancelled follows from one.
 _NO_END = re.compile(
     r"\b\w*Warning\b|\bCancelledError\b|\bExceptionGroup: |"
-    r"^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
+    r"^(?:skipp|ignor)(?:ing|ed)\b|(?<!\bnot )\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
     r"\b(?:may|might|can|could|will) (?:lead to|result in|cause|produce)\b|"
     r"\b(?:handl|register|install|bypass|ignor)\w*\b.{0,40}\bSIG[A-Z]+|\bSIG[A-Z]+ (?:signal )?handler",
     re.IGNORECASE,

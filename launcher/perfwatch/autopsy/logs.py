@@ -29,7 +29,10 @@ FIRST, LAST = 150, 150  # ends of one log that are kept; of more those between t
 MOST_HINTS = 4
 MOST_NAMED = 3000  # lines that are held against the table as they come; of those after them the last ones
 MOST_BEYOND = 1000
-LAST_BYTES = 1 << 16  # that are read line by line whatever is in them
+LAST_BYTES = 1 << 16  # that are read line by line if any of WORDS is in them
+TAIL_BYTES = (
+    1 << 12
+)  # and the last of these, whatever is in them: an end may be told in words that the search does not know
 GOT_OVER_LINES, BEGAN_LINES = (
     20,
     3,
@@ -75,6 +78,7 @@ WORDS = (
     b"have died", b"restarting kernel", b"TERMINATION", b"CrashLoop", b"memory limit", b"hard limit", b"abnormally", b"panicked",
     b"did not complete", b"instruction", b"itCode", b"it_code", b"orbidden", b"nauthorized",
     b"is dead", b"reemption", b"nterruption",
+    b"GPU re", b"naccessible", b"wallclock", b"walltime", b"wall clock", b"request of", b"Signal: ", b"BPT", b"bad_alloc", b"Errno ",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
 _FRAME = re.compile(r'^(?:> |\s*)File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
@@ -90,7 +94,7 @@ _GLUED = re.compile(
 _IN_THREAD = re.compile(r"Exception in thread ")
 _PRINTED = "Error: "
 _MARKED_NAMES = ("boxed", "file"), ("at", "line"), ("name", "function")
-_STARTS = ("Traceback", "Original Traceback", "+ Exception Group Traceback")
+_MARKS = re.compile(r"(?:╭─|\+--|[A-Za-z_][\w.]* {2,})")  # before its title
 _BESIDE = re.compile(r"\s*(?:[│╭╰]|[|+][ -]|<ipython-input|Cell In\[|\d{1,9}(?: |$)|$|\.\.\.)")
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
@@ -448,12 +452,12 @@ class LogReader:
             if before:
                 self._passed(before)
             self._checkpoints_in(last, last)
-            self._piece(last)
+            self._last_piece(last, TAIL_BYTES - len(rest))
         if rest:
             if not begun:
                 self._begun(rest)
             self._checkpoints_in(rest, rest)
-            self._piece(rest)
+            self._last_piece(rest)
         for step in _steps((held + b"\n" + rest)[-LAST_BYTES:]):
             self._steps[1] = step
         self._last_ones()
@@ -542,6 +546,13 @@ class LogReader:
             self._progress += sum(1 for _ in _PROGRESS.finditer(whole))
         self._time_of(whole)
 
+    def _last_piece(self, whole: bytes, tail_bytes: int = TAIL_BYTES) -> None:
+        """The last lines, the very last of them whatever is in them."""
+        at = whole.rfind(b"\n", 0, max(0, len(whole) - max(0, tail_bytes)))
+        if at >= 0:
+            self._piece(whole[:at])
+        self._lines(whole[at + 1 :], [b""])
+
     def _lines(self, whole: bytes, words: list[bytes]) -> None:
         for raw in whole.split(b"\n"):
             self.lines += 1
@@ -606,7 +617,7 @@ class LogReader:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             self._marked.discard(line.rank)
-            if not line.text.lstrip("| ").startswith(_STARTS) and len(self._marked) < MOST_KEPT_APART:
+            if _MARKS.match(line.text) and len(self._marked) < MOST_KEPT_APART:
                 self._marked.add(line.rank)
                 self._sources[line.rank] = "", self.lines
             return
