@@ -363,7 +363,7 @@ FAILURES = (
         r"Observed flight recorder dump signal|Received a (?:dump signal|timeout signal)|"
         r"ran for \d+ milliseconds before timing out|failed to pass monitoredBarrier|Timeout at NCCL work|"
         r"Notify register times out|\bHCCL timeout|Application timeout caused pair closure|NCCL \w+ (?:has |have )?timed out|"
-        r"^Termination timeout for `|Watchdog got stuck for \d+ ?seconds|"
+        r"^Termination timeout for `|[Ww]atchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out|"
         r"after attempting to dump debug info, due to|"
         r"\[PG .{0,120}Exception \(either an error or timeout\) detected by watchdog",
         "a collective did not end within its timeout",
@@ -398,7 +398,7 @@ FAILURES = (
         "lost_peer", "crashed", YES, "unknown",
         r"reached monitoredBarrier, but received errors|\bUnavailableError: .{0,200}\bSocket closed|"
         r"Connection (?:reset|closed) by (?:remote )?peer|remote process exited|Connection was likely closed|"
-        r"remote server shutdown|failed to recv, got 0 bytes|exception on one of the ranks|\b[Aa]nother (?:task|rank|worker|"
+        r"remote server shutdown|failed to recv, got 0 bytes|exception on one of the ranks?|\b[Aa]nother (?:task|rank|worker|"
         r"process) (?:has )?(?:died|failed|crashed)\b|[Hh]eartbeat timeout|(?:RuntimeError|DistBackendError|"
         r"ConnectionError).{0,200}Broken pipe|"
         r"Gloo .{0,80}failed|Connection closed by localRank|stopped sending heartbeats|SocketImpl\(.{0,200}Broken pipe|"
@@ -535,7 +535,7 @@ FAILURES = (
         r"\bexpected \dD (?:or \dD )?input|\bcould not broadcast\b|"
         r"negative dimension|array dimensions .{0,60}must match|"
         r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match|"
-        r"shapes? .{0,80}cannot be (?:multiplied|broadcast)|size mismatch\b|Sizes of tensors must match|"
+        r"shapes? .{0,80}cannot be (?:multiplied|broadcast)|[Ss]ize mismatch\b|Sizes of tensors must match|"
         r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected .{0,60}(?:channels|dimension|input batch_size|size)|"
         r"stack expects each tensor to be equal size|expected sequence of length \d+ at dim|operands could not be broadcast|"
         r"too many indices for|different to the input size|shape mismatch: |doesn't match the broadcast shape|"
@@ -786,7 +786,8 @@ FAILURES = (
     ),
     Failure(
         "python_exception", "crashed", AFTER_FIXING, "user_code",
-        r"^(?:\w+\.)*_?(?:[A-Z]\w*)?(?:Error|Exception|Failure|StopIteration|SystemExit)(?:: |$)|^(?:\w+\.)+(?:error|"
+        r"^(?:\w+\.)*_?(?:[A-Z]\w*)?(?:Error|Exception|Failure|StopIteration|SystemExit)(?: \(see above for traceback\))?(?:: |$)|"
+        r"^(?:\w+\.)+(?:error|"
         r"[A-Z]\w*(?:Invalid|File|Found)): |"
         r"^(?:\w+\.)+(?:\w*Timeout|TimeoutExpired)(?:: |$)|^(?:\w+\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w*(?:: |$)|"
         r"^(?:SystemExit|StopIteration)\b|^[\w./-]{1,200}\.py: error: |: error: (?:unrecognized arguments: |"

@@ -153,6 +153,7 @@ SAID = {
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
     ),
     "nccl_timeout": (
+        "[PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
         "RuntimeError: [gloo/transport/tcp/pair.cc:598] Application timeout caused pair closure",
         "EI0002: The wait execution of the Notify register times out.",
         "Termination timeout for `all-reduce` of 40 seconds exceeded. Exiting to ensure a consistent program state.",
@@ -168,6 +169,7 @@ SAID = {
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ),
     "lost_peer": (
+        "AbortedError (see above for traceback): Horovod has been shut down. This has been caused by an exception on one of the rank",
         "ConnectionResetError: [WinError 10054] An existing connection was forcibly closed by the remote host",
         "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:3",
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:41214",),
@@ -229,6 +231,7 @@ SAID = {
         "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
     ),
     "shape_mismatch": (
+        "RuntimeError: Size mismatch",
         "tensorflow.python.framework.errors_impl.InvalidArgumentError: Incompatible shapes: [32,10] vs. [32,11]",
         "TypeError: dot_general requires contracting dimensions to have the same shape, got (32,) and (64,).",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x128 and 64x10)",

@@ -482,6 +482,29 @@ def test_the_launchers_summary_says_more_than_its_exception(tmp_path: Path) -> N
     assert of_log(tmp_path, error).sub_cause == "failed_child"
 
 
+def test_a_launcher_that_tells_the_signal_later_says_more(tmp_path: Path) -> None:
+    """mpirun prints first that a process failed; a number of its own stands for itself."""
+    failed = "1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n"
+    signal = "mpirun noticed that process rank 1 with PID 20114 on node gpu12 exited on signal 9 (Killed).\n"
+
+    assert of_log(tmp_path, failed + signal).sub_cause == "sigkill"
+    assert of_log(tmp_path, failed).sub_cause == "failed_child"
+    assert of_log(tmp_path, "rank 2 exited with code 1\n" + signal).sub_cause == "failed_child"
+
+
+def test_a_traceback_whose_every_line_is_relayed_has_no_level_of_its_own(tmp_path: Path) -> None:
+    """A parent that logs what its child prints calls all of it information; a logger that tells of an exception prefixes one line."""
+    relayed = "".join(f"2026-11-29 10:00:00,123 - INFO - [child] {line}\n" for line in KEY_ERROR.splitlines())
+    torn = (
+        "Exception ignored in: <function Loader.__del__ at 0x1>\nTraceback (most recent call last):\n    self.close()\n"
+    )
+    one = "2026-11-29 10:00:00,123 - INFO - KeyError: 'label'\n"
+
+    assert of_log(tmp_path, STEPS + relayed).sub_cause == "python_exception"
+    assert of_log(tmp_path, STEPS + torn + relayed).sub_cause == "python_exception"
+    assert of_log(tmp_path, STEPS + one).sub_cause is None
+
+
 def test_the_very_last_lines_are_read_whatever_is_in_them(tmp_path: Path) -> None:
     """The search for words passes over them in the middle of a log."""
     line = "operator not implemented for 'Half'\n"

@@ -121,7 +121,8 @@ MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
 NOT_STARTED = ("rendezvous_timeout", "address_in_use")
 AT_ANY_LEVEL = ("nan_guard",)  # what the program computed, which loggers call information
-_SIGNALLED = re.compile(r"^\*\*\* SIG[A-Z]+ \(@0x")  # by glog, at the level of a warning
+# At the level of a warning: a signal, by glog, and what failed in a kernel of TensorFlow's.
+_SIGNALLED = re.compile(r"^(?:\*\*\* SIG[A-Z]+ \(@0x|OP_REQUIRES failed at )")
 # faulthandler's, below the signal that it tells of: the thread that got it comes first, its innermost frame first.
 _FAULT, _OTHER_THREAD = "Fatal Python error: ", re.compile(r"^Thread 0x\w+")
 _SUMMARY = re.compile(r"Root Cause \(first observed failure\)")
@@ -166,6 +167,10 @@ _TRAINER = re.compile(r"\[[A-Za-z_][\w-]*?(\d{1,9})\]:\s?")  # torchrun --tee: [
 _TAGGED = re.compile(r"\[\d{1,9},(?:mpirank:)?(\d{1,9})[^\]]{0,60}\]<std(?:out|err)>: ?")  # mpirun --tag-output
 _OPEN_MPI = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,80}):(\d{1,9})\] (?:\[ *\d+\] )?")
 _MARGIN = re.compile(r" *\| (?= *[\w\[(])")  # of an exception in a group
+# Of whoever relays what a program printed: before the lines of a traceback.
+_TAG = re.compile(
+    r"\[[A-Za-z][\w.-]{0,40}\] (?=Traceback \(| *File \"| {4}|Exception |[\w.]{1,80}(?:Error|Exception): )"
+)
 _COMPOSED = re.compile(r"[\w.-]{1,60}-\d{1,4} +\| |[0-9a-f]{6,12} \|\| ")
 _LABEL = re.compile(r" *(\d{1,7}): ")  # srun --label
 _HOSTED = re.compile(r"(?P<host>(?=[\w.-]*\d)(?=[\w-]*[A-Za-z.])[\w.-]{1,80}): ?")  # pdsh, clush, some of mpirun's
@@ -272,7 +277,7 @@ def parsed(raw: bytes, year: int, label: re.Pattern[str] | None = None) -> Line:
             level = level or next(one for one in match.groups() if one)
         elif match := _PID.match(text):
             pid = pid or int(match[1])
-        elif match := _BOOT.match(text) or _COMPOSED.match(text) or _MARGIN.match(text):
+        elif match := _BOOT.match(text) or _COMPOSED.match(text) or _MARGIN.match(text) or _TAG.match(text):
             kernel = kernel or match.re is _BOOT
         else:
             break
@@ -396,6 +401,10 @@ class LogReader:
             int | None, tuple[int, str]
         ] = {}  # by rank, where Python says that it passes over an exception, until what
         self._succeeded: set[str] = set()  # hosts
+        self._traced: set[int | None] = set()  # ranks with a traceback since Python said that it passes over one
+        self._relayed: set[int | None] = (
+            set()
+        )  # ranks whose frames have a level of their own: of whoever relays each line
         self._aside: set[int | None] = set()  # ranks whose next exception ends a thread of its own
         self._marked: set[int | None] = set()  # ranks whose traceback is one of rich or of IPython
         self._general: dict[
@@ -602,6 +611,7 @@ class LogReader:
             return
         if _IGNORED in line.text or _LOGGING in line.text:
             self._ignored[line.rank] = self.lines, _LOGGED if _LOGGING in line.text else ""
+            self._traced.discard(line.rank)
             return
         if _IN_THREAD.match(line.text):
             self._aside.add(line.rank)
@@ -617,6 +627,9 @@ class LogReader:
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
             self._marked.discard(line.rank)
+            if line.rank in self._traced and not self._ignored.get(line.rank, (0, _LOGGED))[1]:
+                del self._ignored[line.rank]  # the traceback that is passed over was torn: this is another one
+            self._traced.add(line.rank)
             if _MARKS.match(line.text) and len(self._marked) < MOST_KEPT_APART:
                 self._marked.add(line.rank)
                 self._sources[line.rank] = "", self.lines
@@ -633,6 +646,7 @@ class LogReader:
             if _PASSED_OVER.search(line.text):
                 self._ignored[line.rank] = self.lines, ""
             self._sources[line.rank] = line.text.strip(), self.lines
+            (self._relayed.add if line.mild else self._relayed.discard)(line.rank)
             frame = Frame(match["function"], match["file"], int(match["line"]))
             if line.rank in self._faults:
                 if is_user(frame):
@@ -691,7 +705,10 @@ class LogReader:
                 failure = named(line.text)
             elif through is not None and particular is not None and failure.name in particular.instead_of:
                 line, failure = line._replace(text=f"{through.text}{THROUGH}{line.text}"), particular
-        told = failure is not None and (failure.name in AT_ANY_LEVEL or _SIGNALLED.match(line.text) is not None)
+        told = failure is not None and (
+            failure.name in AT_ANY_LEVEL or (failure.weight != PEER and _SIGNALLED.match(line.text) is not None)
+        )
+        told = told or (above != "" and line.rank in self._relayed)
         if failure is None or (line.mild and failure.weight < ECHO and not told):
             return
         if failure.weight != ORIGIN and line.host in self._succeeded:
