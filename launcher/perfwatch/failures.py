@@ -390,7 +390,7 @@ FAILURES = (
         r"\b(?:\w*ProtocolError|ClientPayloadError|API(?:Connection|Timeout)Error|RateLimitError|RemoteDisconnected)\b|"
         r"^(?:\w+\.)+(?:Connection|Timeout)Error: (?!\[)(?=.*(?:HTTP|aborted|[Ss]erver|socket))|"
         r"\bResourceExhausted: 429\b",
-        "a server outside the job cut the connection or the answer off",
+        "a server outside the job (a hub, a bucket, a tracker) did not answer",
         "start it again; a local copy of the model or the data set needs no network: HF_HUB_OFFLINE=1",
         alike="permission_denied for a token that has expired (401, 403); lost_peer, a connection between ranks",
     ),
