@@ -45,10 +45,12 @@ class Failure:
 
 def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
     """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
-    by_shells = rf"\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)[:=]? *{128 + number}\b"
-    others = ([rf"(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b"] if word else []) + [*translated]
+    by_shells = rf"\b(?:[Ee]xit(?:ed)?(?: with)?[ _]?(?:[Cc]ode|[Ss]tatus)|non-?zero (?:code|status)(?: of)?)\"?[:=]? *{128 + number}\b"
+    others = ([rf"(?:(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b|{word}(?: \(core dumped\))?$)"] if word else []) + [
+        *translated
+    ]
     return (
-        rf"\b{name}\b|[Ss]ignal {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
+        rf"\b{name}\b|[Ss]ignal {number}\b|SIGNAL: {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
         rf"\bWTERMSIG {number}\b" + "".join(f"|^{one}" for one in others)
     )
 
@@ -59,9 +61,19 @@ def _windows(*status: int) -> str:
     return rf"(?:[Ss]tatus|[Cc]ode)\W{{1,3}}(?:{told})\b"
 
 
+def _winerror(*codes: int) -> str:
+    """Windows' number of an error, which is the same in every language, as Python prints it."""
+    return rf"\[WinError (?:{'|'.join(str(code) for code in codes)})\]"
+
+
+def _raised(words: str) -> str:
+    """Words in the message of an exception: elsewhere they may be a remark."""
+    return rf"^(?:\w+\.)*\w*(?:Error|Exception): .{{0,300}}(?:{words})"
+
+
 def _by_shell(word: str) -> str:
     """How a shell or srun tells of it, behind whatever stands in the line: a bar does not end it."""
-    return rf"(?:^|(?<=[\])\d%])|tasks? [\d,-]+: ){word}$"
+    return rf"(?:^|(?<=[\])\d%])|(?<= [|/\\-])|tasks? [\d,-]+: ){word}$"
 
 
 # The number of a CUDA error, as native libraries tell it: of a call of the driver, or of what ran on the card.
@@ -90,7 +102,8 @@ FAILURES = (
     ),
     Failure(
         "lost_gpu", "gpu_fault", YES, "gpu",
-        r"fallen off the bus|NVRM: Xid \([^)]*\): 79\b|GPU is lost|GPU requires reset|NVML_ERROR_GPU_IS_LOST|"
+        r"\b(?:amdgpu|nvidia|xe|i915) [\da-f:.]{7,12}: .{0,80}device inaccessible|fallen off the bus|NVRM: Xid \([^)]*\): 79\b|"
+        r"GPU is lost|GPU requires reset|NVML_ERROR_GPU_IS_LOST|"
         r"Unable to determine the device handle",
         "the GPU has fallen off the bus",
         _NODE,
@@ -100,7 +113,8 @@ FAILURES = (
         "xid_error", "gpu_fault", YES, "gpu",
         r"NVRM: Xid \([^)]*\): (?:61|62|69|74|109|110|119|120|121|122|123|124|140|143|144|145|149|154)\b|SXid|"
         r"caused by previous Xid (?:48|63|64|79|94|95|119|120|121|122|123|124|140|143|144|145|149|154)\b|HW Exception by GPU|"
-        r"amdgpu\b.{0,80}(?:ring [\w.]+ timeout|GPU reset)|cudaErrorHardwareStackError|\bNVLink error|NVSwitch.{0,40}fatal",
+        r"amdgpu\b.{0,80}(?:ring [\w.]+ timeout|GPU reset)|cudaErrorHardwareStackError|\bhardware stack error|"
+        r"nvlink or a hardware error|\bNVLink error|NVSwitch.{0,40}fatal",
         "the driver announced an error of the GPU, its firmware or its links",
         _NODE,
         alike="Xid 13, 31, 43 and 45, which a kernel of the program causes (cuda_illegal_access)",
@@ -115,8 +129,12 @@ FAILURES = (
     # Memory.
     Failure(
         "cuda_out_of_memory", "out_of_memory", AFTER_FIXING, "user_code",
-        r"bad_alloc: .{0,40}CUDA error|PI_ERROR_OUT_OF_RESOURCES|[Nn]ot enough GPU memory|Out of memory\. Trying to allocate|"
-        r"(?:CUDA|HIP|XPU|NPU|HPU|backend) out of memory|Cuda failure .{0,8}'out of memory'|(?<!ray\.exceptions\.)\bOutOfMemoryError\b|"
+        r"bad_alloc: .{0,40}CUDA error|PI_ERROR_OUT_OF_\w+|[Nn]ot enough GPU (?:video )?memory|CallbackErrorOutOfMemory|"
+        r"(?:\b[Cc][Uu][Dd][Aa]|HIP) (?:\w+ )?[Ee]rror(?: ?\(\d+\))? ?: ?out of memory|\berror=2 : out of memory|"
+        r"MODULE:PT_DEVMEM Allocation failed|ZE_RESULT_ERROR_OUT_OF_\w+|"
+        r"Out of memory\. Trying to allocate|"
+        r"(?:CUDA|HIP|XPU|NPU|HPU|backend) out of memory|Cuda failure .{0,8}'out of memory'|"
+        r"(?<!ray\.exceptions\.)(?<!java\.lang\.)\bOutOfMemoryError\b(?!')|"
         r"CUDA_ERROR_OUT_OF_MEMORY|"
         r"(?:CUDA|HIP) error: '?out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES|"
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
@@ -135,7 +153,8 @@ FAILURES = (
     ),
     Failure(
         "shared_memory_full", "out_of_memory", AFTER_FIXING, "node",
-        r"out of shared memory|insufficient shared memory \(shm\)|unable to (?:write to|open) file </torch_\w+>|"
+        r"out of shared memory|insufficient shared memory \(shm\)|unable to (?:write to|open) file </torch_\w+>|ObjectStoreFullError|"
+        r"shared memory object .{0,100}No space left|"
         r"/dev/shm.{0,80}No space left|No space left on device.{0,80}/dev/shm|"
         r"Error while creating shared memory segment|unable to allocate shared memory|"
         r"NCCL WARN Call to (?:posix_fallocate|ftruncate) failed",
@@ -149,16 +168,19 @@ FAILURES = (
         "cgroup_out_of_memory", "out_of_memory", AFTER_FIXING, "user_code",
         r"\b[Ss]tep [\d.]+ exceeded memory limit|"
         r"Memory cgroup out of memory|cgroup out-of-memory handler|tasks? [\d,-]+: Out Of Memory|"
-        r"oom[-_]kill event|\bOOMKilled\b|\bOUT_OF_ME(?:MORY)?\b|"
+        r"oom[-_]kill event|\bOOMKilled\b(?!\"?[:=] ?false)|\bOUT_OF_ME(?:MORY)?\b|"
         r"Exceeded (?:job|step) memory limit|\boomd\b.{0,60}[Kk]illed|constraint=CONSTRAINT_MEMCG|TERM_MEMLIMIT|"
-        r"job killed: v?mem \d+\w* exceeded limit",
+        r"job killed: v?mem \d+\w* exceeded limit|[Kk]illed .{0,40}exceeding memory limits|"
+        r"running beyond (?:physical|virtual) memory limit|gone over (?:cgroup )?memory limit|"
+        r"exceed\w* job hard limit .{0,3}[hs]_(?:vmem|rss|data)",
         "the kernel killed a process because its control group (a container, a Slurm job) was at its memory limit",
         "a higher memory limit, fewer DataLoader workers, or a smaller data set in memory",
         alike="oom_killer: there the whole machine is out of memory; sigkill without a line of the kernel may be either",
     ),
     Failure(
         "oom_killer", "out_of_memory", AFTER_FIXING, "user_code",
-        r"\bRayOutOfMemoryError\b|session crashed after using all available RAM|tried to allocate more memory than is available|"
+        r"\bRayOutOfMemoryError\b|\bNODE_OUT_OF_MEMORY\b|session crashed after using all available RAM|"
+        r"tried to allocate more memory than is available|"
         r"Out of memory: Kill(?:ed)? process|invoked oom-killer|oom-kill:constraint|"
         r"Killed process \d+[ ,].{0,60}total-vm|oom_reaper: reaped process|killed by (?:the )?(?:kernel )?OOM|"
         r"[Ww]orkers? .{0,60}killed due to memory pressure|killed due to the node running low on memory",
@@ -168,7 +190,9 @@ FAILURES = (
     ),
     Failure(
         "host_memory_refused", "out_of_memory", AFTER_FIXING, "user_code",
-        r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\bMemoryError(?::|$)|"
+        r"^(?:\w+\.)*(?:_Array)?MemoryError\b|\b(?:_?[A-Z][a-z]+)?MemoryError(?::|$)|java\.lang\.OutOfMemoryError|"
+        r"LLVM ERROR: out of memory|"
+        rf"{_winerror(8, 14, 1450, 1455)}|{_windows(0xC0000017)}|"
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory|"
         r"Unable to allocate [\d.]+ [KMGTP]iB|OOM when allocating .{0,300}(?:device:CPU|allocator (?:\w+_)?cpu)",
         "the host refused memory that the program asked for",
@@ -197,7 +221,9 @@ FAILURES = (
         "time_limit", "killed", YES, "scheduler",
         r"\bState[:=] ?TIMEOUT\b|\bjob (?:is|was|has) timed[- ]out\b|not requeued because: timed-out|"
         r"DUE TO TIME LIMIT|\bDeadlineExceeded\b|State=TIMEOUT\b|\bTIMEOUT\b[ |]+\d+:\d+\b|"
-        r"exceeded (?:its )?(?:wall ?time|time limit)|MaxRuntimeExceeded|job killed: walltime \d+ exceeded limit|TERM_RUNLIMIT",
+        r"exceeded (?:its )?(?:wall ?time|time limit)|MaxRuntimeExceeded|"
+        r"\b(?:exceed\w*|due to) (?:its |the )?(?:(?:hard|soft|maximum) )?wall[- ]?(?:clock|time)\b|exceed\w* job hard limit .{0,3}h_rt|"
+        r"active on the node longer than the specified deadline|job killed: walltime \d+ exceeded limit|TERM_RUNLIMIT",
         "the scheduler ended the job at its time limit",
         f"{_RESUME}, with a longer limit or more frequent checkpoints",
         alike="preempted and interrupted: the same signal, other words of the scheduler",
@@ -207,7 +233,10 @@ FAILURES = (
         r"\b(?:instance|machine|node|VM|worker|pod|job|TPU) (?:is|was|has been) preempted\b|"
         r"DUE TO (?:PREEMPTION|JOB REQUEUE)|\bPREEMPTED\b|Preempted by|node was preempted|[Rr]eason: +(?:Preempted|Preempting|"
         r"PreemptionByScheduler)|"
-        r"DisruptionTarget|spot (?:instance )?interruption|TERM_PREEMPT",
+        r"DisruptionTarget|[Ss]pot (?:instance )?(?:interruption|(?:was |has been )?(?:reclaimed|terminated))|TERM_PREEMPT|"
+        r"\b(?:termination|preemption|interruption) (?:is |was )?(?:imminent|notice)\b|"
+        r"\b[Jj]ob was evicted|"
+        r"TaintManagerEviction|DeletionByTaintManager",
         "the scheduler took the machine for another job, or put the job back into its queue",
         _RESUME,
         alike="time_limit; node_failure, after which a job is requeued as well",
@@ -215,14 +244,16 @@ FAILURES = (
     Failure(
         "node_failure", "killed", YES, "node",
         r"DUE TO NODE FAILURE|\bNODE_FAIL\b|[Rr]eason: +(?:NodeLost|NodeShutdown)|"
-        r"The node was low on resource(?!: ephemeral)|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b",
+        r"The node was low on resource(?!: ephemeral)|[Nn]ode had condition|imminent node shutdown|[Nn]ode failure on|\bNodeNotReady\b|"
+        r"\bBOOT_FAIL\b|"
+        r"job killed: node .{1,200}requested job terminate",
         "the node failed or gave the job up",
         _RESUME,
         alike="preempted; a job whose launcher lost its connection to a node that lives",
     ),
     Failure(
         "node_failure", "killed", YES, "node",
-        r"[Rr]eason: +Evicted|\bnode has (?:died|crashed)|node .{0,120}marked dead|LocalRayletDiedError",
+        r"[Rr]eason: +Evicted|\bnode has (?:died|crashed)|node .{0,120}marked dead|(?:LocalRaylet|Node|Owner)DiedError",
         "a node was lost",
         _RESUME,
         weight=PEER,
@@ -237,6 +268,7 @@ FAILURES = (
     Failure(
         "disk_full", "crashed", AFTER_FIXING, "storage",
         r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|EmptyDir volume .{1,80} exceeds the limit|"
+        rf"{_winerror(39, 112)}|"
         r"No space left on device|\bENOSPC\b|PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos",
         "a disk is full",
         "df -h; df -i; delete old checkpoints, or write elsewhere",
@@ -245,7 +277,9 @@ FAILURES = (
     Failure(
         "storage_error", "crashed", YES, "storage",
         r"unable to lock file|"
-        r"\[Errno (?:5|6|19|70|107|108|112|116|117|121)\]|Stale file handle|Transport endpoint is not connected|"
+        rf"{_winerror(21, 23, 53, 55, 59, 64, 67, 483, 1117)}|"
+        r"\[Errno (?:5|6|16|19|35|37|70|107|108|112|116|117|121|5\d\d)\]|\berrno = (?:5|37|116)\b|Stale file handle|"
+        r"Transport endpoint is not connected|"
         r"(?:OSError: .{0,20}|failed with )Input/output error",
         "a read or write on a file system failed",
         "look at the mount and its server: dmesg, nfsstat, lfs check servers; then start it again",
@@ -254,6 +288,7 @@ FAILURES = (
     # CUDA, the program's own kernels and what was asked of them.
     Failure(
         "cuda_assert", "crashed", AFTER_FIXING, "user_code",
+        r"\bblock: \[[\d,]{5,40}\], thread: \[[\d,]{5,40}\] Assertion |"
         r"[Dd]evice-side assert|cudaErrorAssert|\.cuh?:\d+: .{0,200}Assertion .{0,300} failed",
         "a kernel's own check failed: mostly an index or a label out of range",
         "run on the CPU, or with CUDA_LAUNCH_BLOCKING=1: the line that is shown may be a later one",
@@ -273,7 +308,12 @@ FAILURES = (
     ),
     Failure(
         "unsupported_gpu", "crashed", AFTER_FIXING, "node",
-        r"system not yet initialized|[Nn]o supported gpu backend found|unsupported toolchain|your machine only has|"
+        _raised(
+            r"[Rr]equires? (?:a|an NVIDIA|CUDA) GPU|CUDA (?:is )?(?:not available|unavailable)|[Nn]eed an? (?:\w+ )?GPU|"
+            r"[Nn]o (?:\w+ )?accelerators? |Invalid CUDA 'device"
+        )
+        + r"|Cannot read .{0,200}for GPU arch|\bsystem not yet initialized|[Nn]o supported gpu backend found|unsupported toolchain|"
+        r"your machine only has|"
         r"no kernel image is available|Attempting to deserialize object on (?:a )?CUDA device|invalid device function|device < num_gpus|"
         r"is not compatible with the current PyTorch installation|"
         r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|driver version is insufficient|"
@@ -291,7 +331,7 @@ FAILURES = (
     # Other ranks.
     Failure(
         "address_in_use", "crashed", YES, "node",
-        r"another process is utilizing it|"
+        rf"another process is utilizing it|{_winerror(10013, 10048)}|"
         r"EADDRINUSE|[Aa]ddress already in use",
         "the rendezvous port is taken",
         "end what still uses it (ss -ltnp), or choose another --master-port",
@@ -301,7 +341,9 @@ FAILURES = (
         "rendezvous_timeout", "crashed", YES, "network",
         r"Timed out initializing process group|connect\(\) timed out|"
         r"RendezvousTimeoutError|RendezvousConnectionError|"
-        r"Timed out after \d+ seconds waiting for clients|Barrier timed out|wait timeout after \d+ ?ms|client socket has timed out|"
+        r"Timed out after \d+ seconds waiting for clients|Barrier timed out|wait timeout after \d+ ?ms|client socket has (?:timed out|"
+        r"failed)|"
+        r"Getting socket times out|"
         r"[Ss]ocket [Tt]imeout|Timed out waiting for clients|The server socket has failed to listen|DistStoreError|"
         r"DistNetworkError(?!.{0,80}(?:recv|send|reset|closed))|"
         r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}(?:connect .{0,60}(?:refused|timed out|unreachable)|Connect timeout)|"
@@ -320,7 +362,8 @@ FAILURES = (
         r"Some NCCL operations have failed or timed out|Timed out waiting \d+ms for (?:recv|send) operation|"
         r"Observed flight recorder dump signal|Received a (?:dump signal|timeout signal)|"
         r"ran for \d+ milliseconds before timing out|failed to pass monitoredBarrier|Timeout at NCCL work|"
-        r"Notify register times out|\bHCCL timeout|^Termination timeout for `|Watchdog got stuck for \d+ ?seconds|"
+        r"Notify register times out|\bHCCL timeout|Application timeout caused pair closure|NCCL \w+ (?:has |have )?timed out|"
+        r"^Termination timeout for `|[Ww]atchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out|"
         r"after attempting to dump debug info, due to|"
         r"\[PG .{0,120}Exception \(either an error or timeout\) detected by watchdog",
         "a collective did not end within its timeout",
@@ -332,7 +375,8 @@ FAILURES = (
         "nccl_error", "crashed", YES, "network",
         r"NCCL communicator was aborted|\bnccl(?:System|Internal|Remote|UnhandledCuda|InvalidUsage|InvalidArgument)(?:Error)?\b|"
         r"NCCL WARN (?!Failed to open lib).{0,200}(?:[Ff]ail(?:ed|ure)|error|[Mm]ismatch|[Tt]imeout|truncated|no socket interface)|"
-        r"NCCL (?:Error|error in)|DistBackendError|ncclCommInitRank|\bHCCL (?:function )?error\b|"
+        r"NCCL (?:Error|error in)|DistBackendError|ncclCommInitRank|\bHCCL (?:function )?error\b|\bCCL_ERROR\b|"
+        r"\boneCCL: .{0,120}EXCEPTION|\bERR02\d{3} DIST\b|"
         r"unhandled (?:system|cuda) error|Duplicate GPU detected|NET/IB ?: Got completion .{0,80}with (?:error|status=[1-9])|"
         r"ibv_\w+ .{0,40}failed",
         "NCCL could not communicate",
@@ -342,13 +386,23 @@ FAILURES = (
         weight=PEER,
     ),
     Failure(
+        "unreachable_service", "crashed", YES, "network",
+        r"\b(?:\w*ProtocolError|ClientPayloadError|API(?:Connection|Timeout)Error|RateLimitError|RemoteDisconnected)\b|"
+        r"^(?:\w+\.)+(?:Connection|Timeout)Error: (?!\[)(?=.*(?:HTTP|aborted|[Ss]erver|socket))|"
+        r"\bResourceExhausted: 429\b",
+        "a server outside the job (a hub, a bucket, a tracker) did not answer",
+        "start it again; a local copy of the model or the data set needs no network: HF_HUB_OFFLINE=1",
+        alike="permission_denied for a token that has expired (401, 403); lost_peer, a connection between ranks",
+    ),
+    Failure(
         "lost_peer", "crashed", YES, "unknown",
         r"reached monitoredBarrier, but received errors|\bUnavailableError: .{0,200}\bSocket closed|"
         r"Connection (?:reset|closed) by (?:remote )?peer|remote process exited|Connection was likely closed|"
-        r"remote server shutdown|failed to recv, got 0 bytes|exception on one of the ranks|\b[Aa]nother (?:task|rank|worker|"
+        r"remote server shutdown|failed to recv, got 0 bytes|exception on one of the ranks?|\b[Aa]nother (?:task|rank|worker|"
         r"process) (?:has )?(?:died|failed|crashed)\b|[Hh]eartbeat timeout|(?:RuntimeError|DistBackendError|"
         r"ConnectionError).{0,200}Broken pipe|"
-        r"Gloo .{0,80}failed|Connection closed by localRank|stopped sending heartbeats|JAX distributed service detected fatal errors",
+        r"Gloo .{0,80}failed|Connection closed by localRank|stopped sending heartbeats|SocketImpl\(.{0,200}Broken pipe|"
+        rf"lost communication with a remote daemon|{_winerror(10053, 10054)}|JAX distributed service detected fatal errors",
         "another rank or the store went away",
         "find the rank that ended first",
         alike="nccl_error: there the links fail while all ranks live; the rank that says so is a victim",
@@ -364,11 +418,10 @@ FAILURES = (
         r"\bConnectError\b|\bURLError\b|couldn't connect to 'https?://|"
         r"EndpointConnectionError|ChunkedEncodingError|IncompleteRead\(|ServerDisconnected|ClientConnector\w*Error|FSTimeoutError|"
         r"(?:Read|Connect)Timeout(?:Error)?\b|RemoteDisconnected|\[Errno (?:101|110|113)\]|\bCommError\b|\b429 Client Error|"
-        r"CERTIFICATE_VERIFY_FAILED|"
+        rf"CERTIFICATE_VERIFY_FAILED|{_winerror(10051, 10060, 10061, 10065, 11001, 11002)}|"
         r"\b(?:Proxy|SSL)Error\b|Couldn't reach |LocalEntryNotFoundError|OfflineModeIsEnabled",
         "a server outside the job (a hub, a bucket, a tracker) did not answer",
         "start it again; a local copy of the model or the data set needs no network: HF_HUB_OFFLINE=1",
-        alike="permission_denied for a token that has expired (401, 403); lost_peer, a connection between ranks",
     ),
     # Data workers.
     Failure(
@@ -403,6 +456,8 @@ FAILURES = (
     # Signals. The words of a shell and of torch's handlers.
     Failure(
         "segmentation_fault", "killed", AFTER_FIXING, "user_code",
+        r"\b[Aa]ccess violation\b|EXCEPTION_(?:ACCESS_VIOLATION|STACK_OVERFLOW)|[Ff]atal exception: stack overflow|"
+        r"has overflowed its stack|"
         r"Segmentation fault|segfault at|general protection fault|"
         + _signal(11, "SIGSEGV", "segmentation fault", "段错误", "Speicherzugriffsfehler", "Erreur de segmentation")
         + "|" + _windows(0xC0000005, 0xC00000FD),
@@ -420,7 +475,9 @@ FAILURES = (
     ),
     Failure(
         "illegal_instruction", "killed", AFTER_FIXING, "node",
-        r"Illegal instruction|Floating point exception|" + _signal(4, "SIGILL") + "|" + _signal(8, "SIGFPE"),
+        r"Illegal instruction|Floating point exception|"
+        + _signal(4, "SIGILL", "illegal hardware instruction") + "|" + _signal(8, "SIGFPE", "floating point exception") + "|"
+        + _windows(0xC000001D, 0xC0000094),
         "the CPU refused an instruction",
         "a build for this CPU: lscpu against the flags of the wheel",
         alike="unsupported_gpu, where the GPU's code does not fit",
@@ -448,6 +505,7 @@ FAILURES = (
     Failure(
         "device_mismatch", "crashed", AFTER_FIXING, "user_code",
         r"Expected all tensors to be on the same device|found at least two devices|should be the same.{0,40}cuda|"
+        r"can't convert \w+(?::\d+)? device type tensor to numpy|"
         r"is on (?:cpu|cuda:\d+), but expected|is not on the expected device|"
         r"Input type \(torch\.(?:cuda\.)?\w+\) and weight type \(torch\.(?:cuda\.)?\w+\) should be the same|"
         r"is on (?:CPU|GPU), but expected|either on cpu or on the same device|cannot be accessed from Triton|Tensors must be CUDA|"
@@ -460,7 +518,8 @@ FAILURES = (
     ),
     Failure(
         "dtype_mismatch", "crashed", AFTER_FIXING, "user_code",
-        r"unsupported ScalarType|"
+        r"unsupported ScalarType|value cannot be converted to type (?:at::)?\w+ without overflow|"
+        r"^TypeError: .{0,80} dtype .{0,80}(?:support|convert)|"
         r"(?:mat1 and mat2|expected (?:m1 and m2|scalar type|both|object)|[Ee]xpected .{0,40}) .{0,80}(?:to have (?:the same )?dtype|"
         r"but (?:got|found)(?: scalar type)? (?:Float|Double|Half|BFloat16|Long|Int|Bool|Byte)\b)|"
         r"must have the same dtype|Input type \([\w:]+\) and bias type|Found dtype \w+ but expected|expected dtype |"
@@ -473,9 +532,10 @@ FAILURES = (
     ),
     Failure(
         "shape_mismatch", "crashed", AFTER_FIXING, "user_code",
+        r"\bexpected \dD (?:or \dD )?input|\bcould not broadcast\b|"
         r"negative dimension|array dimensions .{0,60}must match|"
         r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match|"
-        r"shapes? .{0,80}cannot be (?:multiplied|broadcast)|size mismatch\b|Sizes of tensors must match|"
+        r"shapes? .{0,80}cannot be (?:multiplied|broadcast)|[Ss]ize mismatch\b|Sizes of tensors must match|"
         r"shape '\[.{0,80}\]' is invalid for input|[Ee]xpected .{0,60}(?:channels|dimension|input batch_size|size)|"
         r"stack expects each tensor to be equal size|expected sequence of length \d+ at dim|operands could not be broadcast|"
         r"too many indices for|different to the input size|shape mismatch: |doesn't match the broadcast shape|"
@@ -496,7 +556,8 @@ FAILURES = (
         r"\b(?:nan|non-?finite)\b.{0,60}\b(?:detected|found|encountered|abort\w*|stopping|exiting|halt\w*)\b|"
         r"\b(?:loss|gradients?|grad norm)\b.{0,40}\bis (?:nan|inf|not finite|non-?finite)\b|"
         r"\bfind (?:nan|inf)\b|returned nan values in its \d+th output|Loss is (?:NaN|infinite)|non-?finite (?:loss|grad)|"
-        r"^(?:\w+\.)*(?:(?:Value|Runtime|Overflow|Assertion|Arithmetic)Error|Exception): .{0,300}\b(?:nan|inf|infinity|infinite)\b|"
+        r"^(?:\w+\.)*(?:\w*Error|Exception): .{0,300}\b(?:nans?|infs?|infinity|infinite|non-?finite|"
+        r"invalid numeric entries)\b(?! ?[(.\[/\\'])|"
         r"probability tensor contains either|diverged .{0,40}\bnan|constraint .{0,80}found invalid values|"
         r"normal expects all elements of std|"
         r"^FloatingPointError\b|loss scale to 0\.0\b|"
@@ -509,6 +570,9 @@ FAILURES = (
     Failure(
         "compile_error", "crashed", AFTER_FIXING, "user_code",
         r"torch\._dynamo\.exc\.\w+|torch\._inductor\.exc\.\w+|InductorError|BackendCompilerFailed|"
+        r"^(?:\w+\.)+(?:symbolic_shapes|frontend)\.\w+|\bLLVM ERROR: |MLIR pass pipeline|\b[Gg]raph compile failed|"
+        r"\bcompile permanent error|"
+        r"\b\w+(?:-cc|-compiler|cc|clang) (?:terminated|exited) abnormally|"
         r"nvrtc: error|LoweringException|triton\.\w+\.errors\.\w+|CompilationError\b|Error building extension|"
         r"\bCommand '\[?'?(?:[^' ]{1,200}[/\\])?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|ninja|ptxas)(?:-\d+)?(?:\.\w{3})?['\"]|"
         r"fatal error: \S{1,200}: No such file|command '\S{0,200}(?:gcc|g\+\+|nvcc|cc)' failed|Failed to find C compiler|Ninja is required|"
@@ -527,6 +591,9 @@ FAILURES = (
         r"Triton Error \[CUDA\]|DNN library initialization failed|unable to find an engine|cuDNN Frontend error|AcceleratorError|"
         r"cublasLt ran into an error|\bBlas \w+ launch failed|probably because cuDNN failed to initialize|(?:cuFFT|cuSPARSE|cuRAND) error|"
         r"(?:CUSPARSE|CURAND|HIPBLAS|MIOPEN)_STATUS_\w+|\bCUFFT_[A-Z]\w+|miopenStatus\w+|rocblas_status_\w+|\bhipError\w+|"
+        r"valid cuDNN algorithm|\bMIOpen(?:\(\w+\))?:? ?Error|\brocBLAS error|\bPI_ERROR_\w+|UNKNOWN PI error|\bZE_RESULT_ERROR_\w+|"
+        r"\bsynStatus ?= ?\w|"
+        r"detected a device critical error|\bERR0[01]\d{3} (?:PTA|OPS)\b|"
         r"UR_RESULT_ERROR_\w+|cusolver\w* error|CUDA_ERROR_\w+|HIP error|HSA_STATUS_ERROR_\w+|"
         r"\bNPU (?:function )?error\b(?!, error code is)|\baicore (?:error|exception)",
         "CUDA, ROCm or another runtime of the card reported an error",
@@ -543,6 +610,8 @@ FAILURES = (
     ),
     Failure(
         "resource_limit", "crashed", AFTER_FIXING, "node",
+        r"\bCPU time limit exceeded|\b[Ff]ile size limit exceeded|\[Errno 27\]|" + _signal(24, "SIGXCPU") + "|"
+        "" + _signal(25, "SIGXFSZ") + "|"
         r"Too many open files|\[Errno 2[34]\]|received 0 items of ancdata|can't start new thread|"
         r"pthread_create (?:failed|has failed)|Thread creation failed|OMP: Error #34|\[Errno 11\] Resource temporarily unavailable|"
         r"fork: .{0,20}Resource temporarily",
@@ -554,6 +623,9 @@ FAILURES = (
     # Python, from the particular to the general.
     Failure(
         "missing_module", "crashed", AFTER_FIXING, "user_code",
+        rf"{_winerror(126, 127, 182, 193, 1114)}|{_windows(0xC0000135, 0xC0000139, 0xC000007B)}|"
+        r"\b(?:PackageNotFoundError|DistributionNotFound)\b|FATAL ERROR: Cannot load \S|^RuntimeError: (?:operator \S+ does not exist|"
+        r"Could not load lib\w)|"
         r"ModuleNotFoundError\b|\bNo module named\b|ImportError\b|(?:^\w*Error: |loading shared libraries: |"
         r"Could not load library ).{0,200}"
         r"cannot open shared object file|undefined symbol: |Cannot load symbol |version \W?GLIBC\w*[\d.]+\W? not found|"
@@ -564,11 +636,16 @@ FAILURES = (
     ),
     Failure(
         "permission_denied", "crashed", AFTER_FIXING, "user_code",
+        rf"{_winerror(5, 19, 1314)}|"
         r"\[Errno 30\]|: Read-only file system|"
         r"\b40[13] (?:Forbidden|Unauthorized)\b|\bAuthenticationError\b|Host key verification failed|PermissionError\b|\[Errno 13\]|"
         r"\[Errno 1\] Operation not permitted|[:;] [Pp]ermission denied\b|\bPermissionDenied(?:Error)?\b|"
         r"\b40[13] Client Error|\bgated repo\b|api_key not configured|Unable to locate credentials|DefaultCredentialsError|"
-        r"An error occurred \((?:40[13]|AccessDenied)\)|HTTP Error 40[13]",
+        r"An error occurred \((?:40[13]|AccessDenied\w*|Expired\w+|Invalid(?:AccessKeyId|\w*Token\w*)|SignatureDoesNotMatch|"
+        r"UnrecognizedClient\w*)\)|"
+        r"\b40[13] (?:GET|PUT|POST|HEAD|PATCH|DELETE) http|\b[Ee]rror(?: code:?)? 40[13]\b|[Ii]nvalid (?:user |access |API |"
+        r"auth\w* )?token\b(?=.{0,80}log(?:ged)? ?in)|"
+        r"HTTP Error 40[13]",
         "a file or a service may not be used by this user",
         "ls -ld it and its folders, as the user of the job; of a service, check the token or the role of the job",
         alike="missing_file; a read-only file system ([Errno 30]); unreachable_service, which did not answer at all",
@@ -579,7 +656,7 @@ FAILURES = (
         r"can't open file '|Error: .{0,300}does not appear to have a file named|Can't load (?:\w+ ){1,3}(?:for|of) '|"
         r"no file named .{0,200} found in|is not a valid model identifier|"
         r"(?:Repository|Entry|Dataset|DataFiles)NotFoundError|EmptyDatasetError|: command not found|\b404 Client Error|"
-        r"An error occurred \((?:404|NoSuchKey)\)|HTTP Error 404",
+        rf"An error occurred \((?:404|NoSuch\w+)\)|HTTP Error 404|\b404 (?:GET|HEAD) http|\berrno = 2\b|{_winerror(2, 3)}",
         "a file or folder is not there",
         "ls -l it on the node that failed: a mount may be missing there; the name of a model may be misspelt",
         alike="storage_error: there the file exists, and its server does not answer",
@@ -609,7 +686,9 @@ FAILURES = (
     ),
     Failure(
         "interrupted", "killed", NO, "unknown",
-        r"^KeyboardInterrupt\b|\bSIGINT\b|CANCELLED (?:AT|by)|DUE to SIGNAL (?:Terminated|Interrupt)|"
+        rf"{_windows(0xC000013A)}|\b[Ee]xit(?:ed)?(?: with)? (?:[Cc]ode|[Ss]tatus)(?: [Cc]ode)?[:=]? *130\b|"
+        r"^KeyboardInterrupt\b|\bSIGINT\b|\b[Jj]ob (?:was )?(?:deleted|cancell?ed) (?:at request of|by) |CANCELLED (?:AT|by)|"
+        r"DUE to SIGNAL (?:Terminated|Interrupt)|"
         r"State=CANCELLED",
         "a person or the scheduler cancelled it",
         "sacct -j JOBID -o State,Reason,Comment tells who",
@@ -618,7 +697,8 @@ FAILURES = (
     ),
     Failure(
         "terminated", "killed", YES, "scheduler",
-        r"SignalException: .{0,60}got signal: \d+|\bSIGTERMException\b|^Terminated\b|" + _by_shell("Terminated") + r"|: Terminated +\S|"
+        r"^Hangup$|SignalException: .{0,60}got signal: \d+|" + _signal(1, "SIGHUP", "hangup") + r"|\bSIGTERMException\b|^Terminated\b|"
+        r"" + _by_shell("Terminated") + r"|: Terminated +\S|"
         r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM", "terminated"),
         "SIGTERM asked it to end",
         "the scheduler's log tells who sent it: sacct, kubectl get events",
@@ -642,11 +722,13 @@ FAILURES = (
     ),
     Failure(
         "abort", "killed", AFTER_FIXING, "unknown",
+        r"^(?:Abort trap|Trace/BPT trap)\b|buffer overflow detected|free invalid pointer|^thread '.{1,100}' panicked at |^OMP: Error #\d+|"
         r"failed assertion `|terminate called (?:after throwing|without)|^Aborted\b|" + _by_shell(r"Aborted(?: \(core dumped\))?") + r"|"
         r"double free or corruption|"
-        r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): (?:invalid|corrupt)|corrupted (?:size|double-linked)|stack smashing detected|"
-        r"pure virtual method called|libc\+\+abi: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
-        + _signal(6, "SIGABRT", "abort", "已放弃", "Abgebrochen") + "|" + _windows(0xC0000409),
+        r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): \w|corrupted (?:size|double-linked)|stack smashing detected|"
+        r"pure virtual method called|libc\+\+abi(?:\.dylib)?: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
+        + _signal(6, "SIGABRT", "abort", "已放弃", "Abgebrochen") + "|"
+        + _signal(5, "SIGTRAP") + "|" + _signal(3, "SIGQUIT") + "|" + _windows(0xC0000409, 0xC0000374),
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         alike="nccl_timeout and cuda_error, for which torch aborts: their words stand above",
@@ -657,12 +739,17 @@ FAILURES = (
         r"ChildFailedError\b|ProcessExitedException\b|ProcessRaisedException\b|CalledProcessError\b|"
         r"failed \(exitcode: -?\d+\)|\bFAILED\b[ |]+\d+:\d+|State=FAILED\b|\bnon-?zero (?:exit )?(?:code|status)\b|"
         r"srun: error: .{0,120}(?:Exited with exit code|exited)|mpirun .{0,80}exited|exits with return code = [1-9]|"
-        r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?code [1-9]|\b[Ee]xit (?:code|status)[:=]? *[1-9]|"
+        r"BAD TERMINATION OF|\b(?:[Kk]ernel (?:appears to have )?(?:died|crashed)|restarting kernel)\b|Trials did not complete|"
+        r"\b[Pp]rocess (?:\w+ )?(?:is dead|has died|died|has crashed|crashed)\b|"
+        r"\bCrashLoopBackOff\b|"
+        r"\b(?:terminated|exited|crashed|failed) with (?:exit |return )?(?:code|status) [1-9]|\b[Ee]xit(?: code|Code|_code|"
+        r" status)\"?[:=]? *[1-9]|"
         r"\b(?:AlgorithmError|ExecuteUserScriptError):|MPI_ABORT was invoked|Error executing job with overrides|"
         r"usually means the child failed|BackoffLimitExceeded|Back-off restarting failed container|\b(?:RayActor|ActorDied|"
         r"ActorUnavailable|"
         r"WorkerCrashed)Error\b|"
-        r"A worker died or was killed while executing a task|EngineDeadError|[Ss]ee (?:root cause|stack trace) (?:\(above\)|above)",
+        r"A worker died or was killed while executing a task|EngineDeadError|[Ss]ee (?:root cause|stack trace) (?:\(above\)|above|"
+        r"for the root cause)",
         "the launcher reports that a rank failed",
         "read the log of that rank; Ray keeps those of its workers in /tmp/ray/session_latest/logs",
         alike="nothing by itself: the rank's own end tells why",
@@ -699,9 +786,12 @@ FAILURES = (
     ),
     Failure(
         "python_exception", "crashed", AFTER_FIXING, "user_code",
-        r"^(?:\w+\.)*(?:[A-Z]\w*)?(?:Error|Exception|Failure|StopIteration|SystemExit)(?:: |$)|"
+        r"^(?:\w+\.)*_?(?:[A-Z]\w*)?(?:Error|Exception|Failure|StopIteration|SystemExit)(?: \(see above for traceback\))?(?:: |$)|"
+        r"^(?:\w+\.)+(?:error|"
+        r"[A-Z]\w*(?:Invalid|File|Found)): |"
         r"^(?:\w+\.)+(?:\w*Timeout|TimeoutExpired)(?:: |$)|^(?:\w+\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w*(?:: |$)|"
-        r"^(?:SystemExit|StopIteration)\b|^[\w./-]{1,200}\.py: error: ",
+        r"^(?:SystemExit|StopIteration)\b|^[\w./-]{1,200}\.py: error: |: error: (?:unrecognized arguments: |"
+        r"the following arguments are required: |argument [^:]{1,80}: )",
         "the program raised an exception",
         _PYTHON,
         alike="an exception that the program catches, logs and gets over",
@@ -722,7 +812,8 @@ THROUGH = " raised "  # between the frame that an exception came through and the
 _GUESSES = "There are some potential root causes"  # Ray, of a worker whose end it does not know: each signal is named behind it
 # ``\w+Warning`` and what a log says of a try that it makes again is no end, and what was cancelled follows from one.
 _NO_END = re.compile(
-    r"\b\w*Warning\b|\bCancelledError\b|^(?:skipp|ignor)(?:ing|ed)\b|\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
+    r"\b\w*Warning\b|\bCancelledError\b|\bExceptionGroup: |"
+    r"^(?:skipp|ignor)(?:ing|ed)\b|(?<!\bnot )\bretry(?:ing)?\b|\battempt \d+/\d+\b|\bclosing signal\b|"
     r"\b(?:may|might|can|could|will) (?:lead to|result in|cause|produce)\b|"
     r"\b(?:handl|register|install|bypass|ignor)\w*\b.{0,40}\bSIG[A-Z]+|\bSIG[A-Z]+ (?:signal )?handler",
     re.IGNORECASE,

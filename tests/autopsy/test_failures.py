@@ -12,11 +12,16 @@ SAID = {
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "NVRM: Xid (PCI:0000:1b:00): 48, pid=4242, name=python, DBE (double bit error) ECC",
     ),
-    "lost_gpu": ("NVRM: Xid (PCI:0000:b1:00): 79, pid='<unknown>', GPU has fallen off the bus.",),
+    "lost_gpu": (
+        "amdgpu 0000:0a:00.0: Unable to change power state from D3hot to D0, device inaccessible",
+        "NVRM: Xid (PCI:0000:b1:00): 79, pid='<unknown>', GPU has fallen off the bus.",),
     "xid_error": (
+        "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
         "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=12, emitted seq=14",
         "NVRM: Xid (PCI:0000:1b:00): 74, NVLink: fatal error detected on link 2",),
     "cuda_out_of_memory": (
+        "THCudaCheck FAIL file=/w/THCStorage.cu line=58 error=2 : out of memory",
+        "RuntimeError: Could not allocate tensor with 8 bytes. There is not enough GPU video memory available!",
         "RuntimeError: Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
         "AllocateNewRegion(): Failed to allocate a memory region of 8388608 bytes. CUDA error: 'out of memory'",
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
@@ -28,17 +33,21 @@ SAID = {
         "RuntimeError: CUDA error: out of memory",
     ),
     "resource_limit": (
+        "CPU time limit exceeded (core dumped)",
+        "OSError: [Errno 27] File too large",
         "OSError: [Errno 24] Too many open files: '/data/shard-7'",
         "RuntimeError: received 0 items of ancdata",
         "RuntimeError: can't start new thread",
         "OpenBLAS blas_thread_init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable",
     ),
     "shared_memory_full": (
+        "ray.exceptions.ObjectStoreFullError: Failed to put object 00ff in object store because it is full.",
         "[3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
         "RuntimeError: unable to write to file </torch_88_3141_0>: No space left on device (28)",
     ),
     "cgroup_out_of_memory": (
+        "Container killed by YARN for exceeding memory limits. 12.0 GB of 12 GB physical memory used",
         "srun: error: node-7: tasks 1-3: Out Of Memory",
         "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
         "Memory cgroup out of memory: Killed process 812 (python) total-vm:91234kB, anon-rss:812kB",
@@ -51,6 +60,8 @@ SAID = {
         "python invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0",
     ),
     "host_memory_refused": (
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete.",
+        "java.lang.OutOfMemoryError: Java heap space",
         "ResourceExhaustedError: OOM when allocating tensor with shape[9,512] and type float on /job:a/device:CPU:0 by allocator mklcpu",
         "MemoryError",
         "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 74.5 GiB for an array with shape (100000, 100000)",
@@ -62,15 +73,19 @@ SAID = {
         "multiprocessing.context.TimeoutError",
         "RuntimeError: DataLoader timed out after 30 seconds",),
     "time_limit": (
+        "MOAB_INFO:  job exceeded wallclock limit",
+        "ERROR:RetryJob Not retrying job due to wall clock limit",
         "submitit.core.utils.UncompletedJobError: Job not requeued because: timed-out and not checkpointable.",
         "Caught signal SIGUSR2 on gpu3: this job is timed-out.",
         "=>> PBS: job killed: walltime 3610 exceeded limit 3600", "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO TIME LIMIT ***",),
     "preempted": (
+        "GCP Metadata Service says termination is imminent",
         "Caught signal SIGUSR2 on gpu3: this job is preempted.",
         "slurmstepd: error: *** STEP 608.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO JOB REQUEUE ***",
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO PREEMPTION ***",),
     "node_failure": (
+        "=>> PBS: job killed: node 2 (n34) requested job terminate, 'EOF' (code 1099)",
         "Message: The node was low on resource: memory.",
         "  Reason:       Evicted",
         "The actor is dead because its node has died. Node Id: 8f1b",
@@ -78,6 +93,7 @@ SAID = {
         "slurmstepd: error: *** JOB 77 ON node-3 CANCELLED AT 2026-11-29T10:00:01 DUE TO NODE FAILURE ***",),
     "quota_exceeded": ("OSError: [Errno 122] Disk quota exceeded: '/home/ann/ckpt.pt'",),
     "disk_full": (
+        "OSError: [WinError 112] Es steht nicht genug Speicherplatz auf dem Datentr\u00e4ger zur Verf\u00fcgung",
         "Message: The node was low on resource: ephemeral-storage. Container trainer was using 73712Ki.",
         "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
         'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi"',
@@ -88,6 +104,7 @@ SAID = {
         "RuntimeError: write(): fd 29 failed with Input/output error",
         "OSError: [Errno 116] Stale file handle: '/mnt/data/shard-7'", "OSError: [Errno 5] Input/output error"),
     "cuda_assert": (
+        "C:/w/c10/core/DynamicCast.h:78: block: [38,0,0], thread: [96,0,0] Assertion `false` failed.",
         "RuntimeError: CUDA error: device-side assert triggered",
         "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [7,0,0] "
         "Assertion `t >= 0 && t < n_classes` failed.",
@@ -102,6 +119,7 @@ SAID = {
         "NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=python, Ch 00000008, MMU Fault",
     ),
     "unsupported_gpu": (
+        "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
         "RuntimeError: No HIP GPUs are available",
         "Failed to initialize NVML: Driver/library version mismatch",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
@@ -110,6 +128,7 @@ SAID = {
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
     "rendezvous_timeout": (
+        "RuntimeError: The client socket has failed to connect to any network address of (node1, 29500).",
         "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:611] Connect timeout [10.0.0.13]:27023",
         "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
@@ -122,6 +141,7 @@ SAID = {
         "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
     ),
     "unreachable_service": (
+        "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
         "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub",
         "OSError: [Errno 101] Network is unreachable",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub.example', port=443): Max retries exceeded with url: /api",
@@ -133,6 +153,8 @@ SAID = {
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
     ),
     "nccl_timeout": (
+        "[PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:598] Application timeout caused pair closure",
         "EI0002: The wait execution of the Notify register times out.",
         "Termination timeout for `all-reduce` of 40 seconds exceeded. Exiting to ensure a consistent program state.",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, Timeout(ms)=600000) "
@@ -141,11 +163,14 @@ SAID = {
         "Terminating the process after attempting to dump debug info, due to collective timeout or exception.",
     ),
     "nccl_error": (
+        "2026:11:29-10:00:00:( 12) |CCL_ERROR| exchange_utils.cpp:202 sendmsg_fd: condition failed",
         "torch.distributed.DistBackendError: NCCL error in: ../torch/ProcessGroupNCCL.cpp:2005, unhandled system error",
         "[2] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<41000> with status=12 opcode=0 len=0 vendor err 129 (Recv)",
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ),
     "lost_peer": (
+        "AbortedError (see above for traceback): Horovod has been shut down. This has been caused by an exception on one of the rank",
+        "ConnectionResetError: [WinError 10054] An existing connection was forcibly closed by the remote host",
         "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:3",
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:41214",),
     "dead_data_worker": (
@@ -168,6 +193,8 @@ SAID = {
         "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:4242]",
     ),
     "segmentation_fault": (
+        "segmentation fault (core dumped)",
+        "Windows fatal exception: access violation",
         "zsh: segmentation fault  python train.py",
         "段错误 (核心已转储)",
         "*** SIGSEGV (@0x110) received by PID 14665 (TID 0x70000c5f3000) stack trace: ***",
@@ -180,7 +207,9 @@ SAID = {
         "Signal 7 (SIGBUS) received by PID 4242",
         "['/opt/bin/python', '-u', 'main.py', '--local_rank=3'] exits with return code = -7",
     ),
-    "illegal_instruction": ("Illegal instruction (core dumped)",),
+    "illegal_instruction": (
+        "Process finished with exit code -1073741795 (0xC000001D)",
+        "Illegal instruction (core dumped)",),
     "checkpoint_mismatch": (
         "RuntimeError: Keys 'trunk.ipa.linear_q_points.weight, trunk.ipa.linear_kv_points.bias' are missing.",
         "RuntimeError: Error(s) in loading state_dict for Net:",
@@ -202,6 +231,7 @@ SAID = {
         "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
     ),
     "shape_mismatch": (
+        "RuntimeError: Size mismatch",
         "tensorflow.python.framework.errors_impl.InvalidArgumentError: Incompatible shapes: [32,10] vs. [32,11]",
         "TypeError: dot_general requires contracting dimensions to have the same shape, got (32,) and (64,).",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x128 and 64x10)",
@@ -212,6 +242,7 @@ SAID = {
         "RuntimeError: einsum(): subscript j has size 64 for operand 1 which does not broadcast with previously seen size 32",
     ),
     "nan_guard": (
+        "torch._C._LinAlgError: linalg.svd: the input matrix contained non-finite values.",
         "===ERROR: in [op=matmul_grad] [tensor=softmax_34.tmp_0.cast_fp16@GRAD] find nan or inf===",
         "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
         "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
@@ -223,6 +254,8 @@ SAID = {
         "step 812 loss: nan",
     ),
     "compile_error": (
+        "LLVM ERROR: Cannot select: intrinsic %llvm.nvvm.shfl",
+        "torch.fx.experimental.symbolic_shapes.ConstraintViolationError: Constraints violated",
         "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/main.c', '-O3']' returned non-zero exit status 1.",
         "CalledProcessError: Command '['C:\\\\mingw64\\\\bin\\\\gcc.EXE', 'main.c']' returned non-zero exit status 1.",
         "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
@@ -232,6 +265,8 @@ SAID = {
         "triton.compiler.errors.CompilationError: at 12:8:",
     ),
     "cuda_error": (
+        "RuntimeError: Native API failed. Native API returns: -999 (UNKNOWN PI error)",
+        "ERR01005 OPS internal error",
         "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
         "PhysX error: GPU kernel 'bpSignalComplete' failed to launch with error 400!!",
         "cuStreamSynchronize failed with error 999",
@@ -241,12 +276,16 @@ SAID = {
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
         "RuntimeError: CUDA error: unknown error"),
     "missing_module": (
+        "OSError: [WinError 126] Das angegebene Modul wurde nicht gefunden",
+        "exit code -1073741515 (0xC0000135)",
         "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by flash_attn_2_cuda.so)",
         "ModuleNotFoundError: No module named 'apex'",
         "RuntimeError: Failed to import transformers.models.llama because of the following error (look up to see its traceback):",
         "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
     ),
     "permission_denied": (
+        "botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the GetObject operation",
+        "403 Forbidden: You have read access but not the required permissions for this operation.",
         "tensorflow.python.framework.errors_impl.PermissionDeniedError: /logs/train; Permission denied",
         "google.api_core.exceptions.PermissionDenied: 403 no access",
         "PermissionError: [Errno 13] Permission denied: '/data/out'", "bash: ./train.sh: Permission denied",
@@ -254,6 +293,7 @@ SAID = {
         "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: 66)",
     ),
     "missing_file": (
+        "google.api_core.exceptions.NotFound: 404 GET https://example.com/x: not found",
         "tensorflow.python.framework.errors_impl.NotFoundError: /data/x.tfrecord; No such file or directory",
         "OSError: Can't load tokenizer for 'x/y'. If you were trying to load it from the Hub, make sure the name is right",
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'",
@@ -265,8 +305,11 @@ SAID = {
         "dgl._ffi.base.DGLError: [11:31:02] /opt/dgl/src/runtime/workspace_pool.cc:100: Check failed: allocated_.size() == 1 (2 vs. 1)",
         "AssertionError: world size must be even",
         "AssertionError"),
-    "interrupted": ("KeyboardInterrupt", "slurmstepd: error: *** STEP 77.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 ***"),
+    "interrupted": (
+        "Job deleted at request of root@gpc-sched",
+        "KeyboardInterrupt", "slurmstepd: error: *** STEP 77.0 ON node-3 CANCELLED AT 2026-11-29T10:00:01 ***"),
     "terminated": (
+        "20% (117/558) [#  ] eta 28:34:54 \\Terminated",
         "zsh: terminated  python train.py",
         "12%|#2        | 120/1000 [02:01<14:50,  1.01s/it]Terminated",
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: 15",
@@ -274,6 +317,8 @@ SAID = {
         "lightning.fabric.utilities.exceptions.SIGTERMException",
     ),
     "sigkill": (
+        "        exitCode: 137",
+        "The replica workerpool0-0 exited with a non-zero status of 137.",
         "zsh: killed     python train.py",
         "[1]  + 12345 killed     python train.py",
         "已杀死",
@@ -284,9 +329,14 @@ SAID = {
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 4242) of binary: python",
         "Killed", "./run.sh: line 3:  4242 Killed                  python train.py", "Signal 9 (SIGKILL) received by PID 4242"),
     "abort": (
+        "Abort trap: 6",
+        "free(): double free detected in tcache 2",
+        "OMP: Error #15: Initializing libiomp5md.dll, but found libiomp5 already initialized.",
         "Process finished with exit code -1073740791 (0xC0000409)",
         "terminate called after throwing an instance of 'c10::Error'", "Signal 6 (SIGABRT) received by PID 4242"),
     "failed_child": (
+        "The kernel appears to have died. It will restart automatically.",
+        "Some workers have not registered. The process is dead, probably it crashed during start.",
         "sagemaker-containers ERROR    ExecuteUserScriptError:",
         "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'gcc.py']' returned non-zero exit status 1.",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
@@ -298,12 +348,27 @@ SAID = {
     ),
     "runtime_error": ("RuntimeError: Trying to backward through the graph a second time",),
     "python_exception": (
+        "torch._C._LinAlgError: linalg.cholesky: the input is not positive-definite",
+        "torchrun: error: the following arguments are required: training_script",
+        "zlib.error: Error -3 while decompressing data",
         "Exception: something else", "KeyError: 'lr'", "flax.errors.ScopeParamNotFound: x",
         "subprocess.TimeoutExpired: Command 'x' timed out after 5 seconds",
         "botocore.exceptions.ClientError: An error occurred (ValidationError)",
     ),
 }  # fmt: skip
 NO_ENDS = (
+    "CUDA is not available, the CPU is used",
+    "this model requires a GPU of 24 GB to be fast",
+    '    "OOMKilled": false,',
+    "profiled wall clock 12.1 s, wall time 13.0 s",
+    "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+    "exitCode: 0",
+    "the spot check was reclaimed by nobody",
+    "saved in memory limited to 8 GB",
+    "restarting dataloader workers, block: [3,0], thread: [2]",
+    "API token accepted, logged in",
+    "killed 3 of 40 beams",
+    "device is accessible",
     "[1] 12345 samples killed by the filter",
     "node-7:41:88 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
     "this job is not timed out yet, 20 min are left",

@@ -395,6 +395,125 @@ def test_of_a_chain_of_exceptions_the_one_that_says_more_counts(tmp_path: Path) 
     assert of_log(tmp_path, STEPS + f"{stops}\n{limit}\n").sub_cause == "python_exception"
 
 
+MARKED = {
+    "rich": (
+        "╭───────── Traceback (most recent call last) ─────────╮\n"
+        "│ /srv/job/train.py:19 in <module>                     │\n"
+        "│                                                      │\n"
+        "│   18 │   model.load_state_dict(old)                  │\n"
+        "│ ❱ 19 │   main()                                      │\n"
+        "│ {place} in {function}{pad}│\n"
+        "│ ❱ 40 │   return inner()                              │\n"
+        "╰──────────────────────────────────────────────────────╯\n"
+        "RuntimeError: no good\n"
+    ),
+    "ipython": (
+        "RuntimeError                Traceback (most recent call last)\n"
+        "<ipython-input-12-abc> in <module>\n     18     model.load_state_dict(old)\n---> 19     main()\n\n"
+        "{place} in {function}(f)\n     39             x\n---> 40             return inner()\n\n"
+        "RuntimeError: no good\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", MARKED)
+def test_tracebacks_that_mark_the_source_among_its_neighbours_are_read(tmp_path: Path, form: str) -> None:
+    """The frame of the exception counts, and not what stands beside the line that failed."""
+    line = ":40" if form == "rich" else ""
+    torn = MARKED[form].format(place=f"/v/torch/serialization.py{line}", function="load", pad=" ")
+    other = MARKED[form].format(place=f"/v/torch/nn/linear.py{line}", function="forward", pad=" ")
+
+    assert of_log(tmp_path, STEPS + torn).sub_cause == "checkpoint_mismatch"
+    assert of_log(tmp_path, STEPS + other).sub_cause == "runtime_error"
+
+
+def test_what_a_worker_raised_counts_and_not_that_its_parent_raised_it_again(tmp_path: Path) -> None:
+    """Replicas, loaders; a group of exceptions is told by the first of them; a wait that was given up by what it was for."""
+    raised = (
+        "RuntimeError: Caught RuntimeError in replica 0 on device 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "/srv/job/m.py", line 3, in forward\n    return a @ b\n{}\n'
+    )
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+        '  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    |   File "m.py", line 3, in f\n'
+        "    |     x()\n    | torch.OutOfMemoryError: CUDA out of memory.\n"
+    )
+    shapes = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"
+    waited = (
+        '  File "/v/multiprocessing/queues.py", line 114, in get\n    raise Empty\n_queue.Empty\n\n'
+        "During handling of the above exception, another exception occurred:\n\nRuntimeError: DataLoader timed out after 30 seconds\n"
+    )
+
+    assert of_log(tmp_path, STEPS + raised.format(shapes)).sub_cause == "shape_mismatch"
+    assert of_log(tmp_path, STEPS + raised.format("RuntimeError: odd")).sub_cause == "runtime_error"
+    assert of_log(tmp_path, STEPS + group).sub_cause == "cuda_out_of_memory"
+    assert of_log(tmp_path, STEPS + waited).sub_cause == "data_timeout"
+
+
+def test_a_thread_of_its_own_may_end_while_the_job_trains_on(tmp_path: Path) -> None:
+    """So may what is printed and not raised; without steps after it, it ended the job."""
+    thread = "Exception in thread Thread-5:\n" + KEY_ERROR
+    printed = "Error: command buffer exited with error status.\n"
+    few = "step 300 loss 2.1\nstep 301 loss 2.0\nstep 302 loss 2.0\nstep 303 loss 1.9\n"
+
+    assert of_log(tmp_path, STEPS + thread).sub_cause == "python_exception"
+    assert of_log(tmp_path, STEPS + thread + few).sub_cause is None
+    assert of_log(tmp_path, STEPS + printed + few).sub_cause is None
+    assert of_log(tmp_path, STEPS + KEY_ERROR + few).sub_cause == "python_exception"
+
+
+def test_records_that_share_a_line_are_told_apart(tmp_path: Path) -> None:
+    """A launcher's words behind a bar, on a terminal whose lines were joined."""
+    api = "torch.distributed.elastic.multiprocessing.api"
+    joined = f"  0%| | 0/2 [00:00<?, ?it/s]WARNING:{api}:Sending process 8 closing signal SIGTERM    "
+    failed = f"ERROR:{api}:failed (exitcode: -9) local_rank: 4 (pid: 9) of binary: /bin/python    Traceback (most recent call last):\n"
+
+    assert of_log(tmp_path, STEPS + joined + failed).sub_cause == "sigkill"
+    assert of_log(tmp_path, STEPS + joined + "\n").sub_cause is None
+
+
+def test_the_launchers_summary_says_more_than_its_exception(tmp_path: Path) -> None:
+    """Even where nothing else tells how the rank ended."""
+    error = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    summary = "Root Cause (first observed failure):\n[0]:\n  rank      : 7 (local_rank: 7)\n  exitcode  : {} (pid: 33)\n  traceback : x\n"
+
+    assert of_log(tmp_path, error + summary.format(-9)).sub_cause == "sigkill"
+    assert of_log(tmp_path, error + summary.format(1)).sub_cause == "failed_child"
+    assert of_log(tmp_path, error).sub_cause == "failed_child"
+
+
+def test_a_launcher_that_tells_the_signal_later_says_more(tmp_path: Path) -> None:
+    """mpirun prints first that a process failed; a number of its own stands for itself."""
+    failed = "1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n"
+    signal = "mpirun noticed that process rank 1 with PID 20114 on node gpu12 exited on signal 9 (Killed).\n"
+
+    assert of_log(tmp_path, failed + signal).sub_cause == "sigkill"
+    assert of_log(tmp_path, failed).sub_cause == "failed_child"
+    assert of_log(tmp_path, "rank 2 exited with code 1\n" + signal).sub_cause == "failed_child"
+
+
+def test_a_traceback_whose_every_line_is_relayed_has_no_level_of_its_own(tmp_path: Path) -> None:
+    """A parent that logs what its child prints calls all of it information; a logger that tells of an exception prefixes one line."""
+    relayed = "".join(f"2026-11-29 10:00:00,123 - INFO - [child] {line}\n" for line in KEY_ERROR.splitlines())
+    torn = (
+        "Exception ignored in: <function Loader.__del__ at 0x1>\nTraceback (most recent call last):\n    self.close()\n"
+    )
+    one = "2026-11-29 10:00:00,123 - INFO - KeyError: 'label'\n"
+
+    assert of_log(tmp_path, STEPS + relayed).sub_cause == "python_exception"
+    assert of_log(tmp_path, STEPS + torn + relayed).sub_cause == "python_exception"
+    assert of_log(tmp_path, STEPS + one).sub_cause is None
+
+
+def test_the_very_last_lines_are_read_whatever_is_in_them(tmp_path: Path) -> None:
+    """The search for words passes over them in the middle of a log."""
+    line = "operator not implemented for 'Half'\n"
+    assert not any(word in line.encode() for word in WORDS)
+
+    assert of_log(tmp_path, STEPS + line).sub_cause == "dtype_mismatch"
+    assert of_log(tmp_path, STEPS + line + STEPS * 4).sub_cause is None
+
+
 def test_ranks_that_succeeded_have_no_end_of_their_launcher(tmp_path: Path) -> None:
     """It waits for the other hosts, and some have gone: unless its own ranks failed."""
     said = "INFO:torch.distributed.elastic.agent.server.api:Local worker group finished ({}). Waiting 300 seconds for other agents\n"

@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from perfwatch.failures import ECHO, GENERAL, ORIGIN, THROUGH, named
+from perfwatch.failures import ECHO, GENERAL, ORIGIN, PEER, THROUGH, named
 from perfwatch.triage.questions import is_user
 from perfwatch_probes.bounds import LATEST_CREATED, MOST_RANKS
 from perfwatch_probes.readings import FailureLine, Frame, LogSpan
@@ -29,7 +29,10 @@ FIRST, LAST = 150, 150  # ends of one log that are kept; of more those between t
 MOST_HINTS = 4
 MOST_NAMED = 3000  # lines that are held against the table as they come; of those after them the last ones
 MOST_BEYOND = 1000
-LAST_BYTES = 1 << 16  # that are read line by line whatever is in them
+LAST_BYTES = 1 << 16  # that are read line by line if any of WORDS is in them
+TAIL_BYTES = (
+    1 << 12
+)  # and the last of these, whatever is in them: an end may be told in words that the search does not know
 GOT_OVER_LINES, BEGAN_LINES = (
     20,
     3,
@@ -69,10 +72,30 @@ WORDS = (
     b"breakpoint trap", b"orrupted", b"erification failed",
     b"creation failed", b"got 0 bytes", b"ogging error", b"SUCCEEDED", b" failed", b"failure: ", b"low on resource",
     b"exceeds the limit", b"zsh: ", b" killed", b"vailable RAM", b"phemeral", b"is available", b"kernel found", b"not initialized",
-    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator",
+    b"ervice Un", b"ad Gateway", b"No available kernel", b"No operator", b"ERROR", b"communication with", b"BOOT_FAIL",
+    b"xceeded", b"specified deadline", b"TaintManager", b"evicted", b"eclaimed", b"ith status", b"tatus code", b"Hangup", b"trap: ",
+    b"free(): ", b"alloc(): ", b"overflow", b"nvalid pointer", b"VIOLATION", b" violation", b"ernel died", b"ernel crashed",
+    b"have died", b"restarting kernel", b"TERMINATION", b"CrashLoop", b"memory limit", b"hard limit", b"abnormally", b"panicked",
+    b"did not complete", b"instruction", b"itCode", b"it_code", b"orbidden", b"nauthorized",
+    b"is dead", b"reemption", b"nterruption",
+    b"GPU re", b"naccessible", b"wallclock", b"walltime", b"wall clock", b"request of", b"Signal: ", b"BPT", b"bad_alloc", b"Errno ",
 )  # fmt: skip
 _PROGRESS = re.compile(rb"(?i)\b(?:step|iter(?:ation)?|epoch)s?\b[^\n]{0,12}\d|\bit/s\b|\bs/it\b|\bloss\b[^\n]{0,6}\d")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
+_FRAME = re.compile(r'^(?:> |\s*)File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<function>.{1,200})$')
+# The same by rich and by IPython, which mark the line of the source that failed among its neighbours.
+_MARKED_FRAME = re.compile(
+    r"[│|] (?P<boxed>\S.{0,300}?\.py):(?P<at>\d{1,9}) in (?P<name>[\w<>.]{1,200})|"
+    r"(?:File )?(?P<file>\S{1,300}\.py)(?::(?P<line>\d{1,9}),)? in (?P<function>[\w<>.]{1,200})\("
+)
+_MARKED_SOURCE = re.compile(r"(?:[│|] *[❱>] *|-{1,10}> ?)\d{1,9}(?P<source> .{0,400})")
+_GLUED = re.compile(
+    rb"(?<=[^\s\[|>-]) *(?=(?:ERROR|CRITICAL|WARNING):[A-Za-z_][\w.]*:)"
+)  # records of loggers in one line
+_IN_THREAD = re.compile(r"Exception in thread ")
+_PRINTED = "Error: "
+_MARKED_NAMES = ("boxed", "file"), ("at", "line"), ("name", "function")
+_MARKS = re.compile(r"(?:╭─|\+--|[A-Za-z_][\w.]* {2,})")  # before its title
+_BESIDE = re.compile(r"\s*(?:[│╭╰]|[|+][ -]|<ipython-input|Cell In\[|\d{1,9}(?: |$)|$|\.\.\.)")
 _TIMED = re.compile(rb"\d\d:\d\d:\d\d")
 _TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
 # Python prints what a logger's handler raised and the message that it was given, and goes on; so it does with what is run at its exit,
@@ -82,15 +105,24 @@ _PASSED_OVER = re.compile(
     r'/multiprocessing/util\.py", line \d+, in _run_finalizers\b|/weakref\.py", line \d+, in _exitfunc\b|'
     r'/torch/utils/data/_utils/pin_memory\.py", line \d+, in _?pin_memory_loop\b'
 )
-_CHAINED = re.compile(r"\s*(?:During handling of the above exception|The above exception was the direct cause)")
+# What follows is the same failure in other words: an exception that was raised for another one, or the one that a worker raised
+# and its parent raised again.
+_CHAINED = re.compile(
+    r"\s*(?:During handling of the above exception|The above exception was the direct cause|"
+    r"Original Traceback \()"
+)
 # torchrun, of the ranks of its host: what it says later of other hosts ends nothing.
 _SUCCEEDED = re.compile(r"worker group successfully finished|worker group finished \(SUCCEEDED\)")
+_NO_ANSWER = re.compile(
+    r"\b(?:Empty|TimeoutError|timeout)(?:: .{0,40})?$"
+)  # a wait that was given up: for what, the next one says
 SOURCE_INDENT = 4  # of the source below a frame
 MOST_SOURCE = 20  # lines of it
 LONGEST_TRACEBACK = 60  # lines, of an exception that Python passes over
 NOT_STARTED = ("rendezvous_timeout", "address_in_use")
 AT_ANY_LEVEL = ("nan_guard",)  # what the program computed, which loggers call information
-_SIGNALLED = re.compile(r"^\*\*\* SIG[A-Z]+ \(@0x")  # by glog, at the level of a warning
+# At the level of a warning: a signal, by glog, and what failed in a kernel of TensorFlow's.
+_SIGNALLED = re.compile(r"^(?:\*\*\* SIG[A-Z]+ \(@0x|OP_REQUIRES failed at )")
 # faulthandler's, below the signal that it tells of: the thread that got it comes first, its innermost frame first.
 _FAULT, _OTHER_THREAD = "Fatal Python error: ", re.compile(r"^Thread 0x\w+")
 _SUMMARY = re.compile(r"Root Cause \(first observed failure\)")
@@ -134,6 +166,11 @@ _RANK = re.compile(r"\[(?:rank:? ?|Rank |default|RANK[ :])(\d{1,9})\][:]?\s*")
 _TRAINER = re.compile(r"\[[A-Za-z_][\w-]*?(\d{1,9})\]:\s?")  # torchrun --tee: [trainer0]:
 _TAGGED = re.compile(r"\[\d{1,9},(?:mpirank:)?(\d{1,9})[^\]]{0,60}\]<std(?:out|err)>: ?")  # mpirun --tag-output
 _OPEN_MPI = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,80}):(\d{1,9})\] (?:\[ *\d+\] )?")
+_MARGIN = re.compile(r" *\| (?= *[\w\[(])")  # of an exception in a group
+# Of whoever relays what a program printed: before the lines of a traceback.
+_TAG = re.compile(
+    r"\[[A-Za-z][\w.-]{0,40}\] (?=Traceback \(| *File \"| {4}|Exception |[\w.]{1,80}(?:Error|Exception): )"
+)
 _COMPOSED = re.compile(r"[\w.-]{1,60}-\d{1,4} +\| |[0-9a-f]{6,12} \|\| ")
 _LABEL = re.compile(r" *(\d{1,7}): ")  # srun --label
 _HOSTED = re.compile(r"(?P<host>(?=[\w.-]*\d)(?=[\w-]*[A-Za-z.])[\w.-]{1,80}): ?")  # pdsh, clush, some of mpirun's
@@ -183,12 +220,16 @@ class Line(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A line that tells of an end: how many lines of progress had been counted by then, if any was seen, and the end's weight."""
+    """A line that tells of an end: how many lines of progress had been counted by then, if any was seen, and the end's weight.
+
+    aside: True if it ended a thread of its own, or was printed and not raised: the process may go on.
+    """
 
     line: FailureLine
     progress: int
     trained: bool
     weight: int
+    aside: bool = False
 
 
 def parsed(raw: bytes, year: int, label: re.Pattern[str] | None = None) -> Line:
@@ -236,7 +277,7 @@ def parsed(raw: bytes, year: int, label: re.Pattern[str] | None = None) -> Line:
             level = level or next(one for one in match.groups() if one)
         elif match := _PID.match(text):
             pid = pid or int(match[1])
-        elif match := _BOOT.match(text) or _COMPOSED.match(text):
+        elif match := _BOOT.match(text) or _COMPOSED.match(text) or _MARGIN.match(text) or _TAG.match(text):
             kernel = kernel or match.re is _BOOT
         else:
             break
@@ -360,6 +401,12 @@ class LogReader:
             int | None, tuple[int, str]
         ] = {}  # by rank, where Python says that it passes over an exception, until what
         self._succeeded: set[str] = set()  # hosts
+        self._traced: set[int | None] = set()  # ranks with a traceback since Python said that it passes over one
+        self._relayed: set[int | None] = (
+            set()
+        )  # ranks whose frames have a level of their own: of whoever relays each line
+        self._aside: set[int | None] = set()  # ranks whose next exception ends a thread of its own
+        self._marked: set[int | None] = set()  # ranks whose traceback is one of rich or of IPython
         self._general: dict[
             int | None, _Kept
         ] = {}  # by rank, its newest exception that says no more than that it was raised
@@ -414,12 +461,12 @@ class LogReader:
             if before:
                 self._passed(before)
             self._checkpoints_in(last, last)
-            self._piece(last)
+            self._last_piece(last, TAIL_BYTES - len(rest))
         if rest:
             if not begun:
                 self._begun(rest)
             self._checkpoints_in(rest, rest)
-            self._piece(rest)
+            self._last_piece(rest)
         for step in _steps((held + b"\n" + rest)[-LAST_BYTES:]):
             self._steps[1] = step
         self._last_ones()
@@ -436,13 +483,16 @@ class LogReader:
         kept = [*self._first, *self._last]
         if not kept and self._hints and self._progress < self._hints[-1].progress + GOT_OVER_LINES:
             return [one.line for one in self._hints]
-        late = [one for one in kept if one.trained and not self._got_over(one, GOT_OVER_LINES)]
+        late = [
+            one for one in kept if one.trained and not self._got_over(one, BEGAN_LINES if one.aside else GOT_OVER_LINES)
+        ]
         # What only follows an end, or repeats it, wants one: then what came before all progress may be that.
         early = GOT_OVER_LINES if late and all(one.weight != ORIGIN for one in late) else BEGAN_LINES
         return [
             msgspec.structs.replace(
                 one.line,
-                got_over=self._got_over(one, GOT_OVER_LINES if one.trained else early) or _survived(one, late),
+                got_over=self._got_over(one, BEGAN_LINES if one.aside else GOT_OVER_LINES if one.trained else early)
+                or _survived(one, late),
             )
             for one in kept
         ]
@@ -505,6 +555,13 @@ class LogReader:
             self._progress += sum(1 for _ in _PROGRESS.finditer(whole))
         self._time_of(whole)
 
+    def _last_piece(self, whole: bytes, tail_bytes: int = TAIL_BYTES) -> None:
+        """The last lines, the very last of them whatever is in them."""
+        at = whole.rfind(b"\n", 0, max(0, len(whole) - max(0, tail_bytes)))
+        if at >= 0:
+            self._piece(whole[:at])
+        self._lines(whole[at + 1 :], [b""])
+
     def _lines(self, whole: bytes, words: list[bytes]) -> None:
         for raw in whole.split(b"\n"):
             self.lines += 1
@@ -530,6 +587,10 @@ class LogReader:
                 return
 
     def _line(self, raw: bytes) -> None:
+        if raw.count(b"ERROR:") + raw.count(b"WARNING:") > 1 and len(parts := _GLUED.split(raw[:LONGEST_ENTRY])) > 1:
+            for part in parts:
+                self._line(part)
+            return
         if raw[:1] == b"{" and self._named < MOST_NAMED and (lines := unwrapped(raw)):
             for one in lines[:MOST_IN_ENTRY]:
                 self._line(one)
@@ -550,21 +611,42 @@ class LogReader:
             return
         if _IGNORED in line.text or _LOGGING in line.text:
             self._ignored[line.rank] = self.lines, _LOGGED if _LOGGING in line.text else ""
+            self._traced.discard(line.rank)
+            return
+        if _IN_THREAD.match(line.text):
+            self._aside.add(line.rank)
             return
         if _SUCCEEDED.search(line.text):
             self._succeeded.add(line.host)
             return
         if _CHAINED.match(line.text):
             self._chained.add(line.rank)
-            return
         if _TRACEBACK in line.text:
+            if " " in (before := line.text.partition(_TRACEBACK)[0].strip()):  # a record without an end of line
+                self._told(line._replace(text=before))
             self._frames.pop(line.rank, None)
             self._through.pop(line.rank, None)
+            self._marked.discard(line.rank)
+            if line.rank in self._traced and not self._ignored.get(line.rank, (0, _LOGGED))[1]:
+                del self._ignored[line.rank]  # the traceback that is passed over was torn: this is another one
+            self._traced.add(line.rank)
+            if _MARKS.match(line.text) and len(self._marked) < MOST_KEPT_APART:
+                self._marked.add(line.rank)
+                self._sources[line.rank] = "", self.lines
             return
+        if line.rank in self._marked:
+            if match := _MARKED_SOURCE.match(line.text):
+                line = line._replace(text=match["source"].rstrip("│| "), indent=SOURCE_INDENT)
+            elif match := _MARKED_FRAME.match(line.text):
+                file, number, function = (match[one] or match[other] for one, other in _MARKED_NAMES)
+                line = line._replace(text=f'File "{file}", line {number or 1}, in {function}')
+            elif _BESIDE.match(line.text):
+                return
         if match := _FRAME.match(line.text):
             if _PASSED_OVER.search(line.text):
                 self._ignored[line.rank] = self.lines, ""
             self._sources[line.rank] = line.text.strip(), self.lines
+            (self._relayed.add if line.mild else self._relayed.discard)(line.rank)
             frame = Frame(match["function"], match["file"], int(match["line"]))
             if line.rank in self._faults:
                 if is_user(frame):
@@ -578,10 +660,12 @@ class LogReader:
             self._faults.pop(line.rank, None)  # none of the program's own in the stack of the signal
             return
         above, _ = self._sources.get(line.rank, ("", 0))
-        if above and line.indent >= SOURCE_INDENT:
-            self._passed_through(line, f"{above}: {line.text.strip()}")
+        if line.rank in self._sources and line.indent >= SOURCE_INDENT:
+            if above:
+                self._passed_through(line, f"{above}: {line.text.strip()}")
             return
         self._sources.pop(line.rank, None)
+        self._marked.discard(line.rank)
         if line.rank in self._ignored:
             if line.text.startswith(self._ignored[line.rank][1]):
                 del self._ignored[line.rank]
@@ -621,7 +705,10 @@ class LogReader:
                 failure = named(line.text)
             elif through is not None and particular is not None and failure.name in particular.instead_of:
                 line, failure = line._replace(text=f"{through.text}{THROUGH}{line.text}"), particular
-        told = failure is not None and (failure.name in AT_ANY_LEVEL or _SIGNALLED.match(line.text) is not None)
+        told = failure is not None and (
+            failure.name in AT_ANY_LEVEL or (failure.weight != PEER and _SIGNALLED.match(line.text) is not None)
+        )
+        told = told or (above != "" and line.rank in self._relayed)
         if failure is None or (line.mild and failure.weight < ECHO and not told):
             return
         if failure.weight != ORIGIN and line.host in self._succeeded:
@@ -643,11 +730,17 @@ class LogReader:
         )
         if line.text.startswith(_FAULT) and len(self._faults) < MOST_KEPT_APART:
             self._faults[line.rank] = found
-        kept = self._keep(found, failure.weight, failure.hint)
+        aside = line.rank in self._aside or (not above and line.text.startswith(_PRINTED))
+        kept = self._keep(found, failure.weight, failure.hint, aside)
+        self._aside.discard(line.rank)
         general = self._general.pop(line.rank, None)
         if failure.name in GENERAL:
             self._general[line.rank] = kept
-        elif general is not None and line.rank in self._chained and failure.weight == ORIGIN:
+        elif (
+            general is not None
+            and line.rank in self._chained
+            and failure.weight <= (PEER if _NO_ANSWER.search(general.line.text) else ORIGIN)
+        ):
             for ends in (self._first, self._last):
                 if general in ends:
                     ends.remove(general)
@@ -657,9 +750,9 @@ class LogReader:
         """The ranks run again after their launcher was about to start them, unless they never met."""
         self._attempt, self._again = self._attempt + (self._again is not None), None
 
-    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False) -> _Kept:
+    def _keep(self, one: FailureLine, weight: int = ECHO, hint: bool = False, aside: bool = False) -> _Kept:
         self._wanted, self._newest_progress = True, self._progress
-        entry = _Kept(one, self._progress, self._trains, weight)
+        entry = _Kept(one, self._progress, self._trains, weight, aside)
         if hint:
             self._hints.append(entry)
         elif len(self._first) < FIRST:

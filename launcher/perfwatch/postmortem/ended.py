@@ -40,6 +40,8 @@ _OF_MACHINE = re.compile(
     r"^dcgmi diag: |\[Hardware Error\]|EDAC |Kernel panic|Memory failure: |blocked for more than|detected stall|soft lockup"
 )
 # What NCCL's watchdog says of the calls of its rank (torch, ProcessGroupNCCL.cpp), group by group.
+_NUMBER = re.compile(r"\d")
+BY_SIGNAL = ("sigkill", "segmentation_fault", "abort", "bus_error", "illegal_instruction")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued NCCL work: (-?\d{1,12})")
 _GROUP = re.compile(r"PG GUID ([^\s(\]]{1,80})")
 
@@ -132,6 +134,15 @@ def _of_this_job(ends: list[End]) -> list[End]:
 def _says_who(ends: list[End]) -> list[End]:
     """Without what says less than another line of the same rank in the same file: a lost connection. And without an exception of no kind
     that another rank raised where its kind can be told."""
+
+    # A launcher may first say that a rank failed, and below that how: in its summary, or by the signal.
+    known = {one.line.file for one in ends if (one.line.exit_code, one.line.signal) != (None, None)}
+    known |= {one.line.file for one in ends if one.failure.name in BY_SIGNAL}
+    ends = [
+        one
+        for one in ends
+        if one.failure.name != "failed_child" or one.line.file not in known or _NUMBER.search(one.line.text)
+    ]
 
     def is_torn(one: End) -> bool:
         return not is_frame(one.line.text) and TORN.search(one.line.text) is not None
