@@ -5,10 +5,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO
 
+from perfwatch.daemon.log import Log
 from perfwatch.daemon.node import MOST_WATCHED, Node
 from perfwatch.daemon.scanner import Scanner
 from perfwatch.daemon.sharing import share
@@ -22,7 +22,6 @@ from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
 from perfwatch.recording.session import choose_home
-from perfwatch.text import say
 from perfwatch_probes.deadline import Caller, KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
@@ -40,6 +39,7 @@ class Wishes:
         uid: only this user's jobs.
         slurm_job_id: only what belongs to this job of Slurm.
         reader_uid: this user may read the recordings.
+        json_log: the log is JSON, one object per line.
     """
 
     directory: Path | None = None
@@ -49,6 +49,7 @@ class Wishes:
     uid: int | None = None
     slurm_job_id: int | None = None
     reader_uid: int | None = None
+    json_log: bool = False
 
 
 def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
@@ -59,7 +60,7 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
         UsageError: another daemon records there.
     """
     volunteer_for_the_oom_killer()
-    tell = partial(say, log)
+    tell = Log(log, wishes.json_log)
     budget = round(wishes.budget_gib * 2**30)
     child = KillableChild()
     with Leaving() as leaving:
