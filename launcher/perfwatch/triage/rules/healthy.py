@@ -220,6 +220,11 @@ PACED = BALANCED.line("""
     - saw steps: come evenly | p50 {length}, p95 {longest} | steps continue
     - saw stack: sleeps in the program's own code | {lost:.0%} of {seen.samples} samples | 0 %
 """)
+TURNS = BALANCED.line("""
+    one training step about every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}
+    - saw thread: wakes from sleep | {often:.2g} times a second | steps continue
+    - saw stack: sleeps in a loop that trains in every turn | {lost:.0%} of {seen.samples} samples | 0 %
+""")
 
 
 def balanced(case: Case) -> Outcome:
@@ -266,14 +271,17 @@ def _paced(case: Case) -> Finding | None:
     if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
         return None
     rank, spent = case.ranks[0], budget(case, case.ranks[0])
-    steps, seen = case.steps(rank, PACE_SECONDS), spent.seen
-    if steps is None or len(steps.intervals) < FEW_TIMES or seen.samples < FEW_SAMPLES:
+    steps, seen, often = case.steps(rank, PACE_SECONDS), spent.seen, case.progress[rank.pid].turns_per_second
+    slept = spent.share(Bin.SLEEPING)
+    if slept < MOSTLY or seen.samples < FEW_SAMPLES:
         return None
-    slept, length, longest = spent.share(Bin.SLEEPING), steps.median_seconds or 0.0, steps.long_seconds or 0.0
-    if slept < MOSTLY or longest > EVENLY * length:
+    facts = Facts(pid=rank.pid, lost=slept, seen=seen, at=show(spent.of(Bin.SLEEPING).top_line()))
+    if often:
+        return TURNS.finding(case, (), Level.MEDIUM, length=duration(1 / often), often=often, **facts)
+    length, longest = (steps.median_seconds or 0.0, steps.long_seconds or 0.0) if steps is not None else (0.0, 0.0)
+    if steps is None or len(steps.intervals) < FEW_TIMES or longest > EVENLY * length:
         return None
-    facts = Facts(length=duration(length, 3), longest=duration(longest, 3), lost=slept, seen=seen)
-    return PACED.finding(case, (), Level.MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
+    return PACED.finding(case, (), Level.MEDIUM, length=duration(length, 3), longest=duration(longest, 3), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:
