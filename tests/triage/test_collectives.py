@@ -124,7 +124,7 @@ def test_the_pieces_of_a_collective_are_no_different_calls() -> None:
 
     assert accused(said(look(UNEQUAL, UNEQUAL))) == NO_ACCUSATION
     assert accused(other) == ("mismatched_collective", [0, 1])
-    assert "different operations by operation 2: rank 0 is in ALLGATHER_coalesced 2" in other.summary
+    assert "different operations for operation 2: rank 0 is in ALLGATHER_coalesced 2" in other.summary
 
 
 @pytest.mark.parametrize("end", ["ALLGATHER_coalesced", "coalesced"])
@@ -593,7 +593,7 @@ def test_without_recorders_a_second_communicator_of_all_ranks_is_said_and_makes_
 
     assert (alone.cause, beside.cause) == ("wedged_collective", "wedged_collective")
     assert "another order" not in alone.summary
-    assert "2 communicators, made in another order" in beside.summary
+    assert "2 communicators in a different order" in beside.summary
     assert beside.confidence <= alone.confidence
     assert "perfwatch run" in beside.next[1]
 

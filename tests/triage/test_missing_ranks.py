@@ -120,11 +120,11 @@ def test_a_rank_that_is_gone_since_all_met_is_not_looked_for_on_another_machine(
 
     verdict = retold(GONE)
 
-    assert verdict.summary.endswith("rank 1 of 3 is gone since they met")
+    assert verdict.summary.endswith("rank 1 of 3 is gone since the rendezvous")
     assert [one.rank for one in verdict.culprits] == [1]
     assert {link.rank for link in verdict.wait_chain} == {0, 2}
     assert retold(GONE, elsewhere).summary.endswith(
-        "rank 1 of 3 is gone since they met, or where it cannot be seen from here"
+        "rank 1 of 3 is gone since the rendezvous, or where it cannot be seen from here"
     )
 
 
@@ -223,7 +223,7 @@ def test_a_semaphore_is_taken_along_as_before() -> None:
     """What is a lock is still called one."""
     case = MISSED_AT_A_BARRIER_CASES / "semaphore_taken_along"
 
-    assert "waits for a lock between processes that one of them never gave back" in (
+    assert "waits for a lock between processes that one of them never released" in (
         diagnose(load_case(case), expected_of(case).at).summary
     )
 
