@@ -48,6 +48,7 @@ def test_where_the_reader_has_left_the_wait_is_for_room_too() -> None:
     verdict = retold(CASES / "dead_worker" / "fires" / "room_in_a_queue_whose_reader_left")
 
     assert (
-        "waits for room in a queue between processes, which only its reader can free; process 4371 has ended" in verdict.summary
+        "waits for room in a queue between processes, which only its reader can free; process 4371 has ended"
+        in verdict.summary
     )
     assert verdict.next[-1] == "put with a timeout, and check that its reader is alive: process.is_alive()"

@@ -92,7 +92,7 @@ def test_the_ranks_that_are_not_there_are_to_blame(here: int | None) -> None:
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_rendezvous")
     assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 0), (3, 0), (4, 0)]
-    assert "ranks 2, 3, 4 of 5 are not on this machine" in verdict.summary
+    assert "ranks 2, 3, 4 of 5 are on another machine, or not started" in verdict.summary
 
 
 def test_of_a_job_on_two_machines_nobody_is_blamed_from_one_of_them() -> None:

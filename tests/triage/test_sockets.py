@@ -454,13 +454,13 @@ def test_a_server_that_is_installed_rests_as_well() -> None:
     verdict = judged_in_a_loop(INSTALLED)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
-    assert "event loop of oracle: it is at rest" in verdict.summary
+    assert "event loop of oracle: it is idle" in verdict.summary
 
 
 @pytest.mark.parametrize("frames", [EVENT_LOOPS_OWN, ANYIO])
 def test_a_loop_that_the_program_runs_itself_is_looked_at_as_before(frames: Sequence[Frame]) -> None:
     """Its coroutine waits for something; a library that only runs it keeps no visitors."""
-    assert judged_in_a_loop(frames).summary.count("at rest") == 0
+    assert judged_in_a_loop(frames).summary.count("it is idle") == 0
 
 
 def test_a_training_that_waits_in_the_loop_of_a_library_which_it_called_is_hung() -> None:
@@ -481,7 +481,7 @@ def test_who_trains_inside_of_the_loop_or_listens_after_training_is_at_rest(
     verdict = judged_in_a_loop(frames, before=before, on=on)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
-    assert "it is at rest" in verdict.summary
+    assert "it is idle" in verdict.summary
 
 
 def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed() -> None:

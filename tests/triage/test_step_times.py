@@ -84,7 +84,7 @@ def test_the_newest_steps_tell_how_long_a_step_takes_now() -> None:
     verdict = job.goes_on(12.0, STEPS).steps(4812, *[1.0] * 12).verdict()
 
     assert verdict.cause == "cpu_training"
-    assert "a step each 1.00 s" in verdict.summary
+    assert "one step every 1.00 s" in verdict.summary
 
 
 ANSWER = Wait(call="recvfrom", number=45, kind="network", fd=4, forever=True)

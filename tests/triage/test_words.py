@@ -201,10 +201,7 @@ def test_ranks_that_are_all_here_are_not_told_to_start() -> None:
     """Each looks for the others at a port of its own: that is said, and which."""
     verdict = judged("blocked_rendezvous/fires/at_different_ports")
 
-    assert (
-        "all 2 ranks are here, and their rendezvous addresses differ: rank 0 at 127.0.0.1:"
-        in verdict.summary
-    )
+    assert "all 2 ranks are here, and their rendezvous addresses differ: rank 0 at 127.0.0.1:" in verdict.summary
     assert verdict.next == ("compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank",)
 
 
