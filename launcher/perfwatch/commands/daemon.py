@@ -60,7 +60,7 @@ def daemon(
       curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
       sudo perfwatch daemon --on-verdict /etc/perfwatch/actions/cancel-slurm-job
       sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann
-      perfwatch daemon --log-format json 2>&1 | jq 'select(.event == "verdict" and .state == "hung")'
+      perfwatch daemon --log-format json 2>&1 | jq 'select(.state == "hung")'
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve
