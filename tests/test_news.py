@@ -69,6 +69,24 @@ def test_a_hang_is_not_taken_back_before_there_is_another_step(since_step: float
     assert [one.kind for one in told] == ["verdict", *(["retraction"] if told_again else [])]
 
 
+def test_a_line_names_what_is_suspected_or_the_state() -> None:
+    """A suspicion without a suspect has no state to name."""
+    lines = [
+        News(kind, 9.8, "a text", verdict).line()
+        for kind, verdict in (
+            ("suspicion", said("inconclusive", None, SUSPECTED)),
+            ("suspicion", said("inconclusive", None)),
+            ("verdict", said("hung", "stuck_worker")),
+        )
+    ]
+
+    assert lines == [
+        f"9.8 s suspicion: {SUSPECTED.state} ({SUSPECTED.cause}): a text",
+        "9.8 s suspicion: a text",
+        "9.8 s verdict: hung: a text",
+    ]
+
+
 def test_what_may_be_work_is_no_suspicion() -> None:
     """It is told when it has lasted, and an evaluation of a few seconds never."""
     told: list[News] = []

@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import NoReturn, TextIO
@@ -173,6 +172,8 @@ def _say_as_json(error: PerfwatchError, stdout: TextIO) -> None:
 
 
 def _internal(error: Exception) -> tuple[str, str]:
+    import traceback
+
     if os.environ.get("PERFWATCH_TRACEBACK"):
         traceback.print_exception(error)
     if isinstance(error, OSError) and error.errno == errno.EMFILE:

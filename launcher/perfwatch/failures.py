@@ -349,7 +349,7 @@ FAILURES = (
         r"TCPStore.{0,80}(?:timed? ?out|failed)|gloo/.{0,80}(?:connect .{0,60}(?:refused|timed out|unreachable)|Connect timeout)|"
         r"connectFullMesh failed|store->get\(.{0,60}\) got error",
         "not all ranks reached the rendezvous or its store in time",
-        "the rank that is missing tells why: look for its log, MASTER_ADDR and MASTER_PORT, and the firewall between "
+        "check the log of the missing rank, MASTER_ADDR and MASTER_PORT, and the firewall between "
         "the nodes",
         alike="nccl_timeout: there all ranks met before; address_in_use",
         weight=PEER,
@@ -681,7 +681,7 @@ FAILURES = (
         "rendezvous_timeout", "crashed", YES, "network",
         r"RendezvousClosedError",
         "the rendezvous was closed before the ranks met: the job ended on another node",
-        "the first node that ended tells why: look for its log",
+        "check the log of the node that ended first",
         weight=ECHO,
     ),
     Failure(

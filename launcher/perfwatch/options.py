@@ -8,7 +8,6 @@ A command is one function. Its docstring is the help; its parameters are annotat
 cannot be used, and what to type instead.
 """
 
-import difflib
 import inspect
 import math
 import re
@@ -492,6 +491,8 @@ def typed(name: str) -> bool:
 
 def nearest(word: str, words: Iterable[str], before: str = "") -> str:
     """``did you mean attach?`` of what was mistyped; empty if nothing is near."""
+    import difflib
+
     found = difflib.get_close_matches(word.lower(), list(words), n=2, cutoff=0.6)
     ratios = [difflib.SequenceMatcher(None, word.lower(), one).ratio() for one in found]
     near = [one for one, ratio in zip(found, ratios, strict=True) if ratio > ratios[0] - AS_NEAR]

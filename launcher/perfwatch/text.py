@@ -1,6 +1,5 @@
 """Text for people, without rich: what comes from the job (file names, thread names) is made harmless first."""
 
-import json
 import os
 import re
 import unicodedata
@@ -33,6 +32,8 @@ def json_text(value: Any) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
+    import json
+
     return json.dumps(found[0])[1:-1] if unicodedata.category(found[0]) in _HOSTILE else found[0]
 
 

@@ -303,7 +303,7 @@ def doing(awaited: str, *, many: bool = False) -> str:
     """What a thread does that waits for this (``Link.waits_for``), in words; ``many``: of several threads."""
     runs, sleeps, waits = ("run", "sleep", "wait") if many else ("runs", "sleeps", "waits")
     if awaited.startswith(NAPS):
-        return f"{sleeps} again and again{awaited.removeprefix(NAPS)}"
+        return f"{sleeps} repeatedly{awaited.removeprefix(NAPS)}"
     if awaited.startswith(SLEEP):
         return sleeps + awaited.removeprefix(SLEEP).replace(SLEEP_LEFT, " for another ", 1)
     return runs if awaited == IT_RUNS else f"{waits} for {awaited}"

@@ -230,7 +230,7 @@ class SourceLine(Reading, frozen=True, kw_only=True):
     # What is tested (``FLAG`` ...) between it and the backward pass of the innermost loop, and its step.
     passes_if: tuple[str, ...] = ()
     steps_if: tuple[str, ...] = ()
-    steps_each_turn: bool = False  # no turn of the innermost loop comes to this line without a backward pass and a step
+    steps_each_turn: bool = False  # no turn of the innermost loop comes to this line without a backward pass
     result: str = ""  # what becomes in that loop of what the innermost statement on the line gets, where it is not used
     parameters: str = (
         ""  # what that loop, and the functions of the file that it calls, do with a model's (``PERTURBED`` ...)

@@ -137,7 +137,7 @@ def describe(text: str, file: str, line: int) -> SourceLine:
         awaits=awaits(loop) if loop is not None else "",
         passes_if=tests_before(loop, "backward", line) if loop is not None else (),
         steps_if=tests_before(loop, "step", line) if loop is not None else (),
-        steps_each_turn=loop is not None and comes_with(loop, line, "backward", "step"),
+        steps_each_turn=loop is not None and comes_with(loop, line, "backward"),
         result=result_of(loop, line) if loop is not None else "",
         parameters=_parameters(tree, loops),
         traces=_is_traced_with(scope),

@@ -123,6 +123,25 @@ def test_jobs_are_adopted_as_they_appear_and_each_has_a_session_of_its_own(machi
     assert load(short).session.mode == "daemon"
 
 
+def test_the_log_in_json_has_fields_to_filter_by(machine: Machine) -> None:
+    """Each line is an object with time and event; those about a job have its pid, a verdict has state and cause."""
+    machine.job("stuck")
+    machine.daemon("--patience", "1", "--log-format", "json")
+    machine.heard('"event":"adopted"')
+    recording = json.loads(machine.heard('"event":"recording"'))
+    machine.say("stuck", b"h")
+    told = json.loads(machine.heard('"event":"verdict"'))
+    machine.leave()
+    last = json.loads(machine.heard("recordings are complete"))
+
+    assert told["schema"] == "perfwatch.log/1"
+    assert (told["state"], told["cause"]) == ("hung", "endless_python")
+    assert "confidence" in told
+    assert (told["pid"], told["session"]) == (recording["pid"], recording["session"])
+    assert told["job"]["uid"] == told["uid"] == 0
+    assert last.keys() == {"schema", "time", "event", "message"}
+
+
 def test_a_job_that_a_run_watches_is_left_to_it(machine: Machine) -> None:
     """And adopted when that one's watcher is gone: kill -9 of the launcher takes it away, the job goes on."""
     run = f"PERFWATCH_DIR={machine.folder}/own {' '.join(PERFWATCH)} run --quiet --"
@@ -170,7 +189,7 @@ def test_a_watch_that_is_killed_harms_no_other_and_is_started_anew(machine: Mach
     early = machine.heard("its watch ended early")
     machine.job("two")
 
-    assert "tried again in 10 s" in early
+    assert "started again in 10 s" in early
     assert machine.heard("adopted")  # the first one, before
     assert machine.heard("adopted")
 

@@ -1,5 +1,7 @@
 """All recordings of the daemon stay within their budget, and what tells of an incident stays longest."""
 
+import io
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +13,7 @@ import pytest
 from perfwatch.daemon.housekeeping import Tidied, tidy
 from perfwatch.daemon.node import TIDY_SECONDS, Node
 from perfwatch.daemon.scanner import Scanner
+from perfwatch.daemon.serving import Log
 from perfwatch.daemon.ward import Terms
 from perfwatch.recording.kept import Limits, keep_within, remove_all, sessions_in
 from perfwatch.recording.recording import Recorder
@@ -163,6 +166,35 @@ def test_the_heartbeat_stops_where_the_daemon_is_blind(tmp_path: Path) -> None:
     node.turn(scan_seconds=1.0)
 
     assert (seen, beaten.count) == (1, 1)
+
+
+def test_text_has_the_pid_before_the_sentence() -> None:
+    """Further fields are for programs."""
+    stream = io.StringIO()
+    log = Log(stream)
+    log("watching this machine")
+    log("adopted, python train.py", "adopted", 42, uid=0, command="python train.py")
+
+    assert stream.getvalue() == "perfwatch: watching this machine\nperfwatch: pid 42: adopted, python train.py\n"
+
+
+def test_json_is_one_object_for_each_event_without_empty_fields() -> None:
+    """Whatever the job chose as its name stays on its line, and cannot steer a terminal."""
+    stream = io.StringIO()
+    log = Log(stream, as_json=True, clock=lambda: 1.25)
+    log("adopted, \x1b[2J\n", "adopted", 42, uid=0, cause=None, session="", command="\x1b[2J\n\u202e")
+
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().strip().isprintable()
+    assert json.loads(stream.getvalue()) == {
+        "schema": "perfwatch.log/1",
+        "time": "1970-01-01T00:00:01.250Z",
+        "event": "adopted",
+        "message": "adopted, ?[2J ",
+        "pid": 42,
+        "uid": 0,
+        "command": "\x1b[2J\n\u202e",
+    }
 
 
 DAY, NOW = 86400.0, 400 * 86400.0

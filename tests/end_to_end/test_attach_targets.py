@@ -201,7 +201,7 @@ def test_another_users_running_job_is_not_accused(job: StartJob, attach: Attach)
 @needs_root()
 @pytest.mark.parametrize("words", [("attach",), ("attach", "--watch"), ("capture", "stacks")], ids=" ".join)
 def test_the_job_of_another_user_is_refused_at_once(job: StartJob, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """With 77, whose job it is and what to type; nothing is recorded."""
+    """With 77, whose job it is and what to type, as the first thing; nothing is recorded."""
     trainer = job()
     # Nobody may read our own files here, whatever folder they lie in, but no memory.
     reader = (*NOBODY, "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search",
@@ -218,6 +218,7 @@ def test_the_job_of_another_user_is_refused_at_once(job: StartJob, tmp_path: Pat
     assert re.search(rf"^sudo \S*perfwatch {' '.join(words[:2]) if words[0] == 'capture' else 'attach'} {trainer.pid}$",
                      told["advice"], flags=re.M)  # fmt: skip
     assert list((tmp_path / "theirs").iterdir()) == []
+    assert done.stderr.startswith("perfwatch: permission denied"), done.stderr
 
 
 @needs_root()

@@ -118,7 +118,7 @@ def test_a_host_that_is_silent_is_to_blame_where_everybody_waits_for_its_ranks()
     assert (verdict.state, verdict.cause, verdict.owner) == ("hung", "stalled_collective", "node")
     assert verdict.confidence <= 0.85
     assert [(c.rank, c.host) for c in verdict.culprits] == [(rank, "node-3") for rank in range(24, 32)]
-    assert "rank 24-31 was seen nowhere and node-3 does not answer" in verdict.summary
+    assert "rank 24-31 was not found on any host, and node-3 does not answer" in verdict.summary
     assert any(one.witness == "host node-3" for one in verdict.missing)
 
 
@@ -129,7 +129,7 @@ def test_a_host_without_a_process_of_the_job_is_suspected_and_not_blamed() -> No
 
     assert verdict.state == "inconclusive"
     assert verdict.suspect is not None
-    assert "rank 24-31 was seen nowhere and login has no process of this job" in verdict.summary
+    assert "rank 24-31 was not found on any host, and login has no process of this job" in verdict.summary
     assert {culprit.host for culprit in verdict.culprits} == {None}
 
 
@@ -148,7 +148,7 @@ def test_where_all_hosts_of_the_job_have_answered_a_rank_that_is_on_none_has_end
     verdict, _ = judge_hosts(merge(parts, session()), parts, reports(parts), complete=True)
 
     assert (verdict.state, verdict.cause) == ("hung", "stalled_collective")
-    assert "rank 24-31 was seen nowhere and all hosts of the job have answered" in verdict.summary
+    assert "rank 24-31 was not found on any host, and all hosts of the job have answered" in verdict.summary
 
 
 def test_a_host_of_the_job_without_a_process_of_it_is_told_and_no_culprit() -> None:

@@ -275,7 +275,7 @@ def test_outside_of_a_loop_nothing_is_known() -> None:
         ("if full:\n        loss.backward()\n        o.step()\n    sleep(1)", False),
         ("sleep(1)\n    if empty: continue\n    loss.backward()\n    o.step()", False),
         ("try:\n        loss.backward()\n        o.step()\n    except E:\n        sleep(1)", False),
-        ("loss.backward()\n    sleep(1)", False),
+        ("loss.backward()\n    sleep(1)", True),
     ],
 )
 def test_a_turn_makes_a_step_where_no_test_stands_before_it(turn: str, each: bool) -> None:

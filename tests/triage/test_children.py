@@ -282,7 +282,7 @@ def test_who_joins_a_child_before_its_queue_is_read_is_the_culprit(drained: bool
     if not drained:
         assert verdict.cause == "blocked_child"
         assert [one.frame for one in verdict.culprits] == ["collect (train.py:33)"]
-        assert "out of the queue before join()" in verdict.next[0]
+        assert "empty the queue before join()" in verdict.next[0]
 
 
 # A pool of which one worker waits for orders, perhaps for ever, while another one is at its task.

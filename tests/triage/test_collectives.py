@@ -124,7 +124,7 @@ def test_the_pieces_of_a_collective_are_no_different_calls() -> None:
 
     assert accused(said(look(UNEQUAL, UNEQUAL))) == NO_ACCUSATION
     assert accused(other) == ("mismatched_collective", [0, 1])
-    assert "different operations by operation 2: rank 0 is in ALLGATHER_coalesced 2" in other.summary
+    assert "different operations for operation 2: rank 0 is in ALLGATHER_coalesced 2" in other.summary
 
 
 @pytest.mark.parametrize("end", ["ALLGATHER_coalesced", "coalesced"])
@@ -564,7 +564,7 @@ def test_a_card_that_polls_is_in_the_other_group_that_all_have_called_equally_of
     verdict = judged_in_groups(CLOCKS)
 
     assert (verdict.state, verdict.cause) == ("hung", "mismatched_collective")
-    assert any(one.cause == "stuck_kernel" and "not refuted" in one.refuted_by for one in verdict.alternatives)
+    assert any(one.cause == "stuck_kernel" and "not ruled out" in one.refuted_by for one in verdict.alternatives)
 
 
 def test_without_another_group_it_may_be_a_kernel_of_its_own() -> None:
@@ -592,8 +592,8 @@ def test_without_recorders_a_second_communicator_of_all_ranks_is_said_and_makes_
     alone, beside = retold(TWO_COMMUNICATORS_CASE), retold(TWO_COMMUNICATORS_CASE, same, SECOND)
 
     assert (alone.cause, beside.cause) == ("wedged_collective", "wedged_collective")
-    assert "another order" not in alone.summary
-    assert "2 communicators, made in another order" in beside.summary
+    assert "a different order" not in alone.summary
+    assert "2 communicators in a different order" in beside.summary
     assert beside.confidence <= alone.confidence
     assert "perfwatch run" in beside.next[1]
 

@@ -22,7 +22,7 @@ def test_room_in_a_queue_is_said_to_be_made_by_its_reader_alone() -> None:
 
     assert f"waits for room in a queue between processes, which pid {LEARNER} may make;" in verdict.summary
     assert verdict.next[0] == (
-        f"pid {LEARNER} reads that queue and waits for pid {ACTOR}: let it read on while it waits"
+        f"pid {LEARNER} reads that queue and waits for pid {ACTOR}: let it keep reading while it waits"
     )
 
 
@@ -48,6 +48,7 @@ def test_where_the_reader_has_left_the_wait_is_for_room_too() -> None:
     verdict = retold(CASES / "dead_worker" / "fires" / "room_in_a_queue_whose_reader_left")
 
     assert (
-        "waits for room in a queue between processes, which its reader makes; process 4371 has ended" in verdict.summary
+        "waits for room in a queue between processes, which only its reader can free; process 4371 has ended"
+        in verdict.summary
     )
-    assert verdict.next[-1] == "put with a timeout, and ask whether its reader is alive: process.is_alive()"
+    assert verdict.next[-1] == "put with a timeout, and check that its reader is alive: process.is_alive()"

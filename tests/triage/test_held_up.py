@@ -81,4 +81,4 @@ def test_a_job_that_ncu_measures_is_not_called_hung(kind: str, at_work: bool, ag
     verdict = diagnose(replace(recording, records=(window, *recording.records)), at)
 
     assert verdict.state == state
-    assert ("ncu measures the job" in verdict.summary) == (state == "inconclusive")
+    assert ("ncu is measuring the job" in verdict.summary) == (state == "inconclusive")

@@ -92,7 +92,7 @@ def test_the_ranks_that_are_not_there_are_to_blame(here: int | None) -> None:
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_rendezvous")
     assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 0), (3, 0), (4, 0)]
-    assert "ranks 2, 3, 4 of 5 are not on this machine" in verdict.summary
+    assert "ranks 2, 3, 4 of 5 are on another machine, or not started" in verdict.summary
 
 
 def test_of_a_job_on_two_machines_nobody_is_blamed_from_one_of_them() -> None:
@@ -120,11 +120,11 @@ def test_a_rank_that_is_gone_since_all_met_is_not_looked_for_on_another_machine(
 
     verdict = retold(GONE)
 
-    assert verdict.summary.endswith("rank 1 of 3 is gone since they met")
+    assert verdict.summary.endswith("rank 1 of 3 is gone since the rendezvous")
     assert [one.rank for one in verdict.culprits] == [1]
     assert {link.rank for link in verdict.wait_chain} == {0, 2}
     assert retold(GONE, elsewhere).summary.endswith(
-        "rank 1 of 3 is gone since they met, or where it cannot be seen from here"
+        "rank 1 of 3 is gone since the rendezvous, or where it cannot be seen from here"
     )
 
 
@@ -223,7 +223,7 @@ def test_a_semaphore_is_taken_along_as_before() -> None:
     """What is a lock is still called one."""
     case = MISSED_AT_A_BARRIER_CASES / "semaphore_taken_along"
 
-    assert "waits for a lock between processes that one of them never gave back" in (
+    assert "waits for a lock between processes that one of them never released" in (
         diagnose(load_case(case), expected_of(case).at).summary
     )
 

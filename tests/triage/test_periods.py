@@ -34,7 +34,7 @@ def test_a_phase_that_comes_back_is_told_and_not_sent_to_workers() -> None:
     told = found(folds(4, trains=3.0, votes=3.0))
 
     assert told is not None
-    assert "comes between steps again and again" in told.summary
+    assert "recurs between steps" in told.summary
     assert "workers" not in " ".join(told.next)
 
 

@@ -238,7 +238,7 @@ def test_making_batches_that_nearly_costs_a_verdict_is_told_beside_a_healthy_one
     verdict = Training(card=False).goes_on(25.0, [FETCH, *steps[:stacks_beside]]).verdict()
 
     assert (verdict.state, verdict.cause, verdict.confidence) == ("healthy", "cpu_training", confidence)
-    assert ("makes batches in the training thread" in verdict.summary) is (confidence == 0.65)
+    assert ("prepares batches in the training thread" in verdict.summary) is (confidence == 0.65)
 
 
 @pytest.mark.parametrize(("hooks", "confidence"), [(7, 0.65), (1, 0.95)])
@@ -358,7 +358,7 @@ def test_the_thread_that_has_the_gil_is_named_with_its_line_and_a_way_out() -> N
     assert (verdict.cause, culprit.tid, culprit.thread) == ("contended_lock", HELPER, "telemetry")
     assert culprit.frame is not None
     assert culprit.frame.startswith("run (train.py:")
-    assert "process of its own" in verdict.next[0]
+    assert "separate process" in verdict.next[0]
 
 
 @pytest.mark.parametrize(
@@ -437,9 +437,9 @@ def wants(pid: int, tid: int, ran: float, waited: float) -> Thread:
 @pytest.mark.parametrize(
     ("cpus", "words", "each"),
     [
-        ((NODE, NODE), "28 threads of the job want to run on 8 CPUs", 4),
-        ((NODE[:4], NODE[4:]), "14 threads of the job want to run on 4 CPUs", 4),  # srun --cpu-bind
-        ((NODE[:4], NODE[2:]), "28 threads of the job want to run on 4 CPUs", 2),
+        ((NODE, NODE), "28 threads of the job compete for 8 CPUs", 4),
+        ((NODE[:4], NODE[4:]), "14 threads of the job compete for 4 CPUs", 4),  # srun --cpu-bind
+        ((NODE[:4], NODE[2:]), "28 threads of the job compete for 4 CPUs", 2),
     ],
 )
 def test_only_threads_that_may_run_on_the_cpus_of_a_rank_crowd_it(
@@ -462,7 +462,7 @@ def test_only_threads_that_may_run_on_the_cpus_of_a_rank_crowd_it(
 )
 def test_who_asks_for_little_and_who_is_not_of_the_job_crowds_nobody(beside: tuple[int, float, float]) -> None:
     """Both want a CPU for more than a quarter of the time."""
-    assert "28 threads of the job want to run on 8 CPUs" in ranks(NODE, NODE, beside=beside).summary
+    assert "28 threads of the job compete for 8 CPUs" in ranks(NODE, NODE, beside=beside).summary
 
 
 def test_a_crowd_of_workers_with_one_thread_each_is_told_with_doubt() -> None:

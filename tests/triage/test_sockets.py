@@ -68,8 +68,8 @@ def test_of_a_single_rank_the_same_is_a_blocked_network() -> None:
         one for one in diagnose(load_case(CASE), expected_of(CASE).at).findings if one.cause == "blocked_network"
     )
 
-    assert f"waits for {COLLECTOR} to take what it sends, which has taken nothing for 6" in found.summary
-    assert found.alternatives[0].refuted_by == "not one byte was taken meanwhile"
+    assert f"waits for {COLLECTOR} to take what it sends, which has read nothing for 6" in found.summary
+    assert found.alternatives[0].refuted_by == "no byte was read meanwhile"
     assert "pid 22159, which holds the other end" in found.next[1]
 
 
@@ -105,7 +105,7 @@ def connected(wait: Wait, **counted: int) -> Verdict:
 def test_who_sends_is_told_by_the_call_or_by_what_it_polls_for(wait: Wait, sends: bool) -> None:
     """A socket with a timeout is polled first; who waits for an answer as well waits for that."""
     verdict = connected(wait, send_queue_bytes=9_000)
-    words = "to take what it sends, which has taken nothing" if sends else "which has sent nothing"
+    words = "to take what it sends, which has read nothing" if sends else "which has sent nothing"
 
     assert (verdict.state, verdict.cause) == ("hung", "blocked_network")
     assert words in verdict.summary
@@ -240,7 +240,7 @@ def test_who_writes_to_a_held_terminal_is_named_with_the_key_that_lets_it_go_on(
     verdict = diagnose(load_case(CASES / case), expected_of(CASES / case).at)
 
     assert verdict.summary.startswith(writer)
-    assert "takes no more: Ctrl-S was typed there" in verdict.summary
+    assert "accepts no more output: Ctrl-S was pressed" in verdict.summary
     assert verdict.next[0].startswith("press Ctrl-Q in the job's terminal")
     assert "type" not in verdict.next[0].split()
 
@@ -446,7 +446,7 @@ def test_a_server_without_visitors_is_not_hung(other: Sequence[Frame]) -> None:
     verdict = judged_in_a_loop(EVENT_LOOPS_SERVER, other=other)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
-    assert "event loop of uvicorn: it is at rest, and nothing is asked of it" in verdict.summary
+    assert "event loop of uvicorn: it is idle and has no request" in verdict.summary
 
 
 def test_a_server_that_is_installed_rests_as_well() -> None:
@@ -454,13 +454,13 @@ def test_a_server_that_is_installed_rests_as_well() -> None:
     verdict = judged_in_a_loop(INSTALLED)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
-    assert "event loop of oracle: it is at rest" in verdict.summary
+    assert "event loop of oracle: it is idle" in verdict.summary
 
 
 @pytest.mark.parametrize("frames", [EVENT_LOOPS_OWN, ANYIO])
 def test_a_loop_that_the_program_runs_itself_is_looked_at_as_before(frames: Sequence[Frame]) -> None:
     """Its coroutine waits for something; a library that only runs it keeps no visitors."""
-    assert judged_in_a_loop(frames).summary.count("at rest") == 0
+    assert judged_in_a_loop(frames).summary.count("it is idle") == 0
 
 
 def test_a_training_that_waits_in_the_loop_of_a_library_which_it_called_is_hung() -> None:
@@ -481,7 +481,7 @@ def test_who_trains_inside_of_the_loop_or_listens_after_training_is_at_rest(
     verdict = judged_in_a_loop(frames, before=before, on=on)
 
     assert (verdict.state, verdict.suspect) == ("inconclusive", None)
-    assert "it is at rest" in verdict.summary
+    assert "it is idle" in verdict.summary
 
 
 def test_a_thread_of_the_program_that_stands_beside_a_librarys_loop_is_followed() -> None:

@@ -11,7 +11,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.diagnose import judge
 from perfwatch.triage.history import History
 from perfwatch.verdict import Verdict
-from perfwatch_probes.readings import Descriptor, Frame, Socket, Steps, Wait
+from perfwatch_probes.readings import Descriptor, Frame, Socket, SourceLine, Steps, Wait
 from tests.recorded import RECORDINGS, load_case
 from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, Training
 from tests.triage.rank_looks import (
@@ -84,7 +84,7 @@ def test_the_newest_steps_tell_how_long_a_step_takes_now() -> None:
     verdict = job.goes_on(12.0, STEPS).steps(4812, *[1.0] * 12).verdict()
 
     assert verdict.cause == "cpu_training"
-    assert "a step each 1.00 s" in verdict.summary
+    assert "one step every 1.00 s" in verdict.summary
 
 
 ANSWER = Wait(call="recvfrom", number=45, kind="network", fd=4, forever=True)
@@ -174,6 +174,22 @@ def test_a_rank_is_not_last_in_a_phase_that_takes_a_minute_after_a_longer_one() 
 
     assert steps.cause == "straggling_rank"
     assert "straggling_rank" not in {evaluates.cause, *(one.cause for one in evaluates.findings)}
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_loop_that_trains_and_sleeps_in_every_turn_goes_on_though_no_step_is_sampled(trains: bool) -> None:
+    """Its steps take less than a millisecond, and nobody counts them; of another loop that sleeps nothing is known."""
+    history, sleeps = (
+        job(1, trained=False),
+        Wait(call="clock_nanosleep", number=230, kind="sleep", remaining_seconds=0.7),
+    )
+    runs(history, FIRST, (WAITS,), 0.0, 20.0, share=0.001, wait=sleeps, switches_per_second=0.7)
+    source = SourceLine(file=TRAIN, line=9, text="time.sleep(1.4)", calls=("time.sleep",), steps_each_turn=trains)
+    history.add(0.5, source)
+    verdict = judged(history, 20.0)
+
+    assert (verdict.state, verdict.cause) == (("healthy", "balanced") if trains else ("inconclusive", None))
+    assert verdict.summary.startswith("one training step about every 1.") is trains
 
 
 def paced(intervals: Sequence[float]) -> Verdict:

@@ -112,7 +112,7 @@ def test_a_rank_that_is_done_is_named_with_the_thread_that_keeps_it(case: str) -
     """One rank made fewer steps and joins a thread, the other waits for it in a call: one verdict, at the first look and later."""
     verdict = judged(case)
 
-    assert "rank 1 never joined all_reduce: its program is over" in verdict.summary
+    assert "rank 1 never joined all_reduce: its program has finished" in verdict.summary
     assert [(one.rank, one.thread) for one in verdict.culprits] == [(1, "audit")]
 
 
@@ -201,10 +201,7 @@ def test_ranks_that_are_all_here_are_not_told_to_start() -> None:
     """Each looks for the others at a port of its own: that is said, and which."""
     verdict = judged("blocked_rendezvous/fires/at_different_ports")
 
-    assert (
-        "all 2 ranks are here, and they look for each other at different places: rank 0 at 127.0.0.1:"
-        in verdict.summary
-    )
+    assert "all 2 ranks are here, and their rendezvous addresses differ: rank 0 at 127.0.0.1:" in verdict.summary
     assert verdict.next == ("compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank",)
 
 
@@ -257,7 +254,7 @@ def test_threads_of_a_pool_without_a_task_are_no_partners_of_a_deadlock() -> Non
     ("case", "words"),
     [
         ("stalled_collective/fires/reader_locked_out", "and thread reader at shrink (tile_cache.py:28) for a lock"),
-        ("stalled_collective/fires/store_that_refuses", "at read (store.py:21) backs off and tries again and again"),
+        ("stalled_collective/fires/store_that_refuses", "at read (store.py:21) keeps retrying with backoff"),
         ("stalled_collective/fires/two_of_four_loop", "ranks 0, 2 never joined the gradients' reduction"),
         (
             "stalled_collective/fires/left_before_the_attach-nccl",
@@ -337,9 +334,9 @@ def test_a_loop_with_a_short_sleep_in_each_turn_is_not_said_to_be_silent() -> No
 
     verdict = as_seen_judged(history, at)
 
-    assert "at fit (train.py:50) sleeps again and again (about every 1.5 s); too little was sampled" in verdict.summary
+    assert "at fit (train.py:50) sleeps repeatedly (about every 1.5 s); too little was sampled" in verdict.summary
     assert [text for _, text in links_of(verdict.wait_chain)] == [
-        f"pid {FIRST}  train.py:50 fit  sleeps again and again (about every 1.5 s)"
+        f"pid {FIRST}  train.py:50 fit  sleeps repeatedly (about every 1.5 s)"
     ]
 
 

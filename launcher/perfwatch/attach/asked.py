@@ -79,6 +79,33 @@ def process(
     return pid
 
 
+def may_be_read(pid: int, command: str) -> bool:
+    """True if our user may read the memory of this process. A root's daemon may still know a job of our own user that may not.
+
+    Raises PermissionDenied for the job of another user, before what takes a second to load.
+    """
+    from perfwatch.errors import PermissionDenied
+    from perfwatch.jobs.permission import refuse_unreadable
+    from perfwatch_probes.deadline import KillableChild
+    from perfwatch_probes.filesystem import Filesystem
+
+    filesystem, child = Filesystem(), KillableChild()
+    try:
+        refuse_unreadable(filesystem, child, pid, command)
+    except PermissionDenied:
+        from perfwatch.jobs.discovery import refuse_orphan
+        from perfwatch.jobs.target import find_job
+
+        target = find_job(filesystem, pid, child)
+        refuse_orphan(target, filesystem, child)
+        if target.gone is None and target.program.uid != os.geteuid():
+            refuse_unreadable(filesystem, child, target.program.pid, command)
+        return False
+    finally:
+        child.close()
+    return True
+
+
 def _of_recorded(pid: int) -> str:
     """What to type for a job that has ended, where it was recorded; empty where it was not."""
     from perfwatch.recording.finding import after_the_end

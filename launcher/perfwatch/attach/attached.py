@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -240,9 +241,9 @@ class Attached:
         sampled = f"{count} {'process' if count == 1 else 'processes'} sampled for {duration(self._watch.at)}"
         return f"{sampled}; {leaning(verdict, left)}"
 
-    def stay(self, stream: IO[str]) -> Verdict:
-        """Report every change on ``stream`` until the job ends or the user leaves; returns the last verdict."""
-        self._news = lambda news: self._tell(stream, news)
+    def stay(self, stream: IO[str], tell: Callable[[News], None] | None = None) -> Verdict:
+        """Report every change on ``stream``, or to ``tell``, until the job ends or the user leaves; returns the last verdict."""
+        self._news = partial(self._tell, stream, tell)
         if stream.isatty():
             say(
                 stream,
@@ -397,12 +398,12 @@ class Attached:
             if self._recorder is not None:
                 self._recorder.event(self._watch.at, "note", text)
 
-    def _tell(self, stream: IO[str], news: News) -> None:
+    def _tell(self, stream: IO[str], tell: Callable[[News], None] | None, news: News) -> None:
         self._outlets.news(news)
-        suspect = news.verdict.suspect if news.verdict and news.kind == "suspicion" else None
-        named = f"{suspect.state} ({suspect.cause})" if suspect else news.verdict.state if news.verdict else ""
-        state = f"{named}: " if named else ""
-        say(stream, f"{duration(news.at)} {news.kind}: {state}{news.text}")
+        if tell is not None:
+            tell(news)
+        else:
+            say(stream, news.line())
 
     def _final(self, verdict: Verdict) -> Verdict:
         if self._recorder is not None:

@@ -72,7 +72,7 @@ def attach(
     """
     from functools import partial
 
-    from perfwatch.attach.asked import process
+    from perfwatch.attach.asked import may_be_read, process
     from perfwatch.text import duration
     from perfwatch.watching.status_line import StatusLine
 
@@ -85,7 +85,8 @@ def attach(
 
     model = checked(described(), min_mfu)
     status = StatusLine(sys.stderr)
-    if not watch and Path(f"/proc/{pid}").exists():  # before what takes a second to load
+    seen = Path(f"/proc/{pid}").exists() and (without_stacks or may_be_read(pid, f"perfwatch attach {pid}"))
+    if seen and not watch:  # before what takes a second to load
         from perfwatch.watching.when_to_stop import UNCLEAR_SECONDS
 
         most = f"up to {duration(UNCLEAR_SECONDS)}"

@@ -7,7 +7,7 @@ from typing import Annotated
 from perfwatch.exporters.options import AskedOutlets
 from perfwatch.exporters.wanted import Wanted
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
-from perfwatch.options import Number, Option, Seconds
+from perfwatch.options import Number, OneOf, Option, Seconds
 from perfwatch.watching.options import HangTimeout
 
 
@@ -36,6 +36,14 @@ def daemon(
     ] = None,
     patience: HangTimeout = HANG_TIMEOUT_SECONDS,
     every: Annotated[float, Option(metavar="TIME", kind=Seconds(0.1), help="How often new jobs are looked for.")] = 5.0,
+    log_format: Annotated[
+        str,
+        Option(
+            metavar="text|json",
+            kind=OneOf(("text", "json")),
+            help="json: one object per line, with time, event, pid, uid, session, state, cause and message.",
+        ),
+    ] = "text",
     asked: AskedOutlets = Wanted,
 ) -> None:
     """Watch every training job of this machine, as it appears.
@@ -52,11 +60,12 @@ def daemon(
       curl -H "Authorization: Bearer $(cat token)" http://NODE:9123/metrics
       sudo perfwatch daemon --on-verdict /etc/perfwatch/actions/cancel-slurm-job
       sudo perfwatch daemon --slurm-job 4711 --user ann --readable-by ann
+      perfwatch daemon --log-format json 2>&1 | jq 'select(.state == "hung")'
       systemctl start perfwatch          with scripts/deploy/perfwatch.service
     """
     from perfwatch.daemon.serving import Wishes, serve
     from perfwatch.exporters.options import uid_of
 
     reader = uid_of(readable_by, "--readable-by")
-    wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader)
+    wishes = Wishes(directory, disk_budget, patience, every, uid_of(user), slurm_job, reader, log_format == "json")
     serve(wishes, asked(), sys.stderr)

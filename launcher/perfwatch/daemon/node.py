@@ -54,7 +54,7 @@ class Node:
         terms: how each is watched.
         budget_bytes: for all recordings together.
         child: where disks are looked at.
-        say: takes sentences for the log.
+        log: takes events: a text, its kind, the pid of its job, further fields.
         metrics: serves or posts what the watches say, if wanted.
         notifier: posts it, if wanted.
         actor: runs the operator's command for it, if wanted.
@@ -69,7 +69,7 @@ class Node:
         terms: Terms,
         budget_bytes: int,
         child: Caller,
-        say: Callable[[str], None],
+        log: Callable[..., None],
         metrics: NodeMetrics | None = None,
         notifier: Notifier | None = None,
         actor: Actor | None = None,
@@ -77,7 +77,7 @@ class Node:
         watched_by: Callable[[int], Path | None] = _run_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._scanner, self._terms, self._budget, self._child, self._say = scanner, terms, budget_bytes, child, say
+        self._scanner, self._terms, self._budget, self._child, self._log = scanner, terms, budget_bytes, child, log
         self._metrics, self._notifier, self._actor = metrics, notifier, actor
         self._heartbeat, self._watched_by, self._clock = heartbeat, watched_by, clock
         self._blind = True  # until a scan has succeeded
@@ -143,7 +143,7 @@ class Node:
         self._candidates = there
         for ward in self.wards.values():
             if not ward.leaving and self._watched_by(ward.found.root.pid) is not None:
-                self._say(f"pid {ward.found.root.pid}: handed over to the perfwatch run that watches it now")
+                self._of(ward, "handed over to the perfwatch run that watches it now", "handed_over")
                 ward.leave()
 
     def _adopt_some(self, found: list[Found], now: float) -> None:
@@ -189,21 +189,21 @@ class Node:
             self._once(f"a job cannot be watched, no process can be started: {error.strerror}")
             return False
         self._adopted += 1
-        self._say(f"pid {found.root.pid}: adopted, {' '.join(found.root.command)[:120]}")
+        command = " ".join(found.root.command)
+        self._log(f"adopted, {command[:120]}", "adopted", found.root.pid, uid=found.root.uid, command=command)
         return True
 
     def _hear(self, ward: Ward, now: float) -> None:
-        pid = ward.found.root.pid
         for message in ward.hear(now):
-            self._told(ward, pid, message)
+            self._told(ward, message)
         if ward.helper.ended is None:
             if ward.stuck(now):
-                self._say(f"pid {pid}: its watch does not answer any more and is started anew")
+                self._of(ward, "its watch does not answer and is started again", "restarted")
                 ward.helper.close()
             else:
                 return
         for message in ward.hear(now):
-            self._told(ward, pid, message)
+            self._told(ward, message)
         del self.wards[ward.found.key]
         if ward.session:
             self._shown[Path(ward.session).name] = now + SHOWN_SECONDS
@@ -211,21 +211,24 @@ class Node:
             before = self._failures.get(ward.found.key)
             pause = SHORTEST_AGAIN_SECONDS if before is None else min(2 * before.pause, LONGEST_AGAIN_SECONDS)
             self._failures[ward.found.key] = _Failure(pause, now + pause)
-            self._say(f"pid {pid}: its watch ended early; tried again in {duration(pause)}")
+            self._of(ward, f"its watch ended early; it is started again in {duration(pause)}", "restarted")
         ward.helper.close()
 
-    def _told(self, ward: Ward, pid: int, message: Message) -> None:
+    def _told(self, ward: Ward, message: Message) -> None:
         if "say" in message:
-            self._say(f"pid {pid}: {message['say']}")
+            self._of(ward, message["say"])
+        if "news" in message:
+            self._of(ward, **message["news"])
         if message.get("session"):
-            self._say(f"pid {pid}: recorded in {message['session']}")
+            self._of(ward, f"recorded in {message['session']}", "recording")
         if "gone" in message:
             self._over.add(ward.found.key)
         if "ended" in message:
             ended = message["ended"]
             if ended["state"] == "gone":
                 self._over.add(ward.found.key)
-            self._say(f"pid {pid}: no longer watched, {ended['state']} {ended['cause'] or ''}: {ended['summary']}")
+            text = f"no longer watched, {ended['state']} {ended['cause'] or ''}: {ended['summary']}"
+            self._of(ward, text, "ended", state=ended["state"], cause=ended["cause"])
         if "snapshot" in message and self._metrics is not None:
             self._metrics.put(msgspec.convert(message["snapshot"], Snapshot))
         if "post" in message and self._notifier is not None:
@@ -243,7 +246,7 @@ class Node:
             return
         self._bytes = done.bytes_left
         for sentence in done.removed:
-            self._say(sentence)
+            self._log(sentence)
         for sentence in done.stuck:
             self._once(sentence)  # each round tries it again
 
@@ -252,7 +255,7 @@ class Node:
             self._heartbeat.beat()
         for outlet in (self._metrics, self._notifier, self._actor, self._heartbeat):
             for sentence in outlet.news() if outlet is not None else ():
-                self._say(sentence)
+                self._log(sentence)
         if self._metrics is None:
             return
         self._metrics.put_node(NodeSnapshot(watched=len(self.wards), adopted=self._adopted, recorded_bytes=self._bytes))
@@ -260,7 +263,11 @@ class Node:
             del self._shown[session]
             self._metrics.drop(session)
 
+    def _of(self, ward: Ward, text: str, event: str = "note", **fields: object) -> None:
+        """Log what happens to a job."""
+        self._log(text, event, ward.found.root.pid, uid=ward.found.root.uid, session=ward.session, **fields)
+
     def _once(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            self._say(sentence)
+            self._log(sentence)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
@@ -22,13 +22,14 @@ from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
 from perfwatch.recording.recording import BUDGET_BYTES
 from perfwatch.recording.session import choose_home
-from perfwatch.text import say
+from perfwatch.text import clean, json_text, say
 from perfwatch_probes.deadline import Caller, KillableChild
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
 
 LOCK = ".daemon"
 SPOOL = ".notifications"  # that could not be posted yet
+LOG_SCHEMA = "perfwatch.log/1"
 SHARE_SECONDS, SHARE_DEADLINE_SECONDS = 2.0, 10.0
 
 
@@ -40,6 +41,7 @@ class Wishes:
         uid: only this user's jobs.
         slurm_job_id: only what belongs to this job of Slurm.
         reader_uid: this user may read the recordings.
+        json_log: the log is JSON, one object per line.
     """
 
     directory: Path | None = None
@@ -49,6 +51,7 @@ class Wishes:
     uid: int | None = None
     slurm_job_id: int | None = None
     reader_uid: int | None = None
+    json_log: bool = False
 
 
 def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
@@ -59,7 +62,7 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
         UsageError: another daemon records there.
     """
     volunteer_for_the_oom_killer()
-    tell = partial(say, log)
+    tell = Log(log, wishes.json_log)
     budget = round(wishes.budget_gib * 2**30)
     child = KillableChild()
     with Leaving() as leaving:
@@ -89,6 +92,43 @@ def serve(wishes: Wishes, outlets: Wanted, log: IO[str]) -> None:
             sharing.turn(last=True)
             os.close(lock)
         tell("shutting down; recordings are complete, jobs are untouched")
+
+
+class Log:
+    """The log of a node: one line of text for each event, or one JSON object with fields to filter by.
+
+    Args:
+        stream: where the lines go.
+        as_json: one JSON object per line.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, stream: IO[str], as_json: bool = False, clock: Callable[[], float] = time.time) -> None:
+        self._stream, self._as_json, self._clock = stream, as_json, clock
+
+    def __call__(
+        self, text: str, event: str = "note", pid: int | None = None, line: str = "", **fields: object
+    ) -> None:
+        """Write one event. A stream that is gone is no error.
+
+        Args:
+            text: the event in words.
+            event: its kind: note, adopted, recording, suspicion, verdict, retraction, handed_over, restarted or ended.
+            pid: the process at the top of the job; None if the event is about no job.
+            line: what the text log has in place of the text, where that has more.
+            fields: what JSON has beside; empty ones are left out.
+        """
+        if not self._as_json:
+            say(self._stream, (line or text) if pid is None else f"pid {pid}: {line or text}")
+            return
+        moment = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="milliseconds")
+        always = {"schema": LOG_SCHEMA, "time": moment.replace("+00:00", "Z"), "event": event, "message": clean(text)}
+        known = {name: value for name, value in {"pid": pid, **fields}.items() if value not in (None, "")}
+        try:
+            self._stream.write(json_text(always | known) + "\n")
+            self._stream.flush()
+        except OSError:
+            pass
 
 
 class _Sharing:

@@ -17,6 +17,8 @@ from perfwatch.processes.channel import Channel, Message
 from perfwatch.processes.helper import Helper
 from perfwatch.recording.recording import Sink
 from perfwatch.recording.session import Session
+from perfwatch.verdict import confidence_word
+from perfwatch.watching.news import News
 
 REFRESH_SECONDS = 5.0  # scrapers come every 15 s
 LATE_SECONDS = 60.0
@@ -142,6 +144,22 @@ class _Acts:
         pass
 
 
+def _news(news: News) -> Message:
+    """A change as the node logs it: a suspicion has the state and the cause of what is suspected."""
+    fields: dict[str, object] = {"watched_seconds": round(news.at, 3)}
+    if news.verdict is not None:
+        of, verdict = news.suspect or news.verdict, news.verdict
+        fields |= {"state": of.state, "cause": of.cause, "silent_seconds": of.silent_seconds}
+        fields |= {"last_step": verdict.last_step, "action": verdict.action}
+        if news.suspect is None:
+            fields["confidence"] = confidence_word(verdict.confidence)
+        if verdict.job is not None:
+            fields["job"] = {
+                name: value for name, value in msgspec.to_builtins(verdict.job).items() if value is not None
+            }
+    return {"news": {"text": news.text, "line": news.line(), "event": news.kind, **fields}}
+
+
 def _watch(channel: Channel, pid: int, terms: Terms) -> None:
     """Runs in the ward's process until the job has ended or the node asks it to leave."""
     from perfwatch.attach.attached import Attached
@@ -180,7 +198,7 @@ def _watch(channel: Channel, pid: int, terms: Terms) -> None:
             channel.send(
                 {"say": "a perfwatch run in its container counts its steps; what that one says is not taken over"}
             )
-        verdict = attached.stay(cast(IO[str], _Voice(channel)))
+        verdict = attached.stay(cast(IO[str], _Voice(channel)), lambda news: channel.send(_news(news)))
         channel.send({"ended": {"state": verdict.state, "cause": verdict.cause, "summary": verdict.summary}})
         loss = attached.close()
         if loss:

@@ -6,7 +6,6 @@ markdown, no mention, no link. Sources: the API pages of each service, and Alert
 """
 
 import importlib.util
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +40,7 @@ def event_of(content: dict[str, Any]) -> str:
 def key_of(content: dict[str, Any]) -> str:
     """The same for all news of one job, so that they are one incident, also after the watch has been started anew."""
     import hashlib
+    import json
 
     facts = content.get("perfwatch", {})
     what = json.dumps([facts.get("host"), facts.get("root_pid"), facts.get("command")])
@@ -177,6 +177,8 @@ def form_of(url: str) -> tuple[str, str]:
 
 def post_of(url: str, content: dict[str, Any]) -> Post:
     """What to send where."""
+    import json
+
     form, address = form_of(url)
     parts = urlsplit(address)
     body = json.dumps(FORMS[form](address, content)).encode()

@@ -38,7 +38,7 @@ def until_clear(
         bar: shows the progress.
     """
     waited = 0.0
-    with bar(stream, f"{len(engine.hosts)} hosts look for {duration(question.seconds)}") as advance:
+    with bar(stream, f"{len(engine.hosts)} hosts are sampled for {duration(question.seconds)}") as advance:
         outcome = ask(engine, question, advance)
     for _ in range(MOST_ROUNDS - 1):
         suspect = outcome.verdict.suspect
@@ -51,7 +51,7 @@ def until_clear(
         waited += pause
         try:
             wait(pause)
-            with bar(stream, f"{len(engine.hosts)} hosts look again") as advance:
+            with bar(stream, f"{len(engine.hosts)} hosts are sampled again") as advance:
                 outcome = ask(engine, question, advance)
         except KeyboardInterrupt:  # who leaves gets what is known
             break

@@ -71,7 +71,7 @@ def judge(case: Case) -> Outcome:
     if not ends:
         lines = case.session.conditions.get("log_lines")
         nothing = (
-            Missing(witness="logs", reason=f"no end is told in the {lines:,} lines of the logs") if lines else None
+            Missing(witness="logs", reason=f"none of the {lines:,} log lines says how it ended") if lines else None
         )
         return Abstention(cause="crashed", missing=(nothing,)) if nothing else None
     first, others = _first_of_a_rank(ends)

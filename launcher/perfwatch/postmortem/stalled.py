@@ -419,7 +419,7 @@ def _ringed(case: Case, graph: CallGraph) -> Finding:
             for one, told in zip(ring, said, strict=True)
         )[:MOST_EVIDENCE],
         alternatives=(
-            Alternative(cause="stalled_collective", refuted_by="no rank is at the end: the waiting is a ring"),
+            Alternative(cause="stalled_collective", refuted_by="the ranks wait in a cycle: no rank is at its end"),
         ),
         next=("make every rank call its groups in the same order; TORCH_DISTRIBUTED_DEBUG=DETAIL names the line",),
     )

@@ -309,7 +309,7 @@ def _inconclusive(
 def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     """Where things stand, when not even a suspicion can be named: a reader who knows the program may see more in it."""
     if kind := measured_by(case):
-        measured = f"{kind} measures the job, which stands still for it: nothing else can be told meanwhile"
+        measured = f"{kind} is measuring the job and pauses it: nothing else can be said until it is done"
         return msgspec.structs.replace(verdict, summary=measured)
     here = [member.process for member in case.job.members.values()]
     if here and all(one.torch_loaded is False for one in here):

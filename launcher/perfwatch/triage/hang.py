@@ -34,7 +34,7 @@ NOT_KNOWN = ("unknown", NATIVE_WAIT)
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
 STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
 SPINS = 0.5  # of a core: a thread that waits for its card looks for it all the time
-COMPARE = "compare the named lines: which condition sends the ranks apart?"
+COMPARE = "compare the named lines: which condition makes the ranks diverge?"
 
 
 def witnesses(case: Case, chain: Chain) -> tuple[Evidence, ...]:
@@ -108,7 +108,7 @@ def _process(case: Case, chain: Chain) -> Evidence | None:
         return None
     pid = chain.end.node.pid
     if chain.end.detail:
-        return case.saw("process", f"pid {pid}", "has no worker", chain.end.detail, "as many as it was told to start")
+        return case.saw("process", f"pid {pid}", "has no worker", chain.end.detail, "as many as it was asked to start")
     return case.saw(
         "process", f"pid {pid}", "is gone", how_it_ended(case.history, pid) or "ended, or a zombie", "alive"
     )

@@ -31,6 +31,18 @@ class News:
     text: str
     verdict: Verdict | None = None
 
+    @property
+    def suspect(self) -> Suspect | None:
+        """What is suspected, if that is the news."""
+        return self.verdict.suspect if self.verdict is not None and self.kind == "suspicion" else None
+
+    def line(self) -> str:
+        """All of it in one line, with the seconds since the watch began."""
+        named = f"{self.suspect.state} ({self.suspect.cause})" if self.suspect is not None else ""
+        if self.verdict is not None and self.kind != "suspicion":
+            named = self.verdict.state
+        return f"{duration(self.at)} {self.kind}: {named}{': ' if named else ''}{self.text}"
+
 
 class Teller:
     """Compares each verdict with the last one that was told.

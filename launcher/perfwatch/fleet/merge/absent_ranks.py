@@ -16,13 +16,13 @@ from perfwatch.triage.rule import Facts, Rule
 from perfwatch.verdict import Abstention, Level, Missing, Outcome
 
 SEEN_NOWHERE = replace(STALLED, owner="node").line("""
-    rank {lost} was seen nowhere and {told}; rank {victims} waits for it in {awaited}
-    - not straggling_rank: no rank that is seen has moved; a look at the absent one would tell
+    rank {lost} was not found on any host, and {told}; rank {victims} waits for it in {awaited}
+    - not straggling_rank: no visible rank has moved; only a sample of the absent one would show it
     - next: {advice}
 """)
 SHOWN = 8  # culprits
 NAME_ALL = "name every host of the job: perfwatch fleet --hosts ..."
-LAST_WORDS = "look for the last words of the rank in the job's log"
+LAST_WORDS = "check the last output of that rank in the job's log"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AbsentRanks:
             reason, advice = "was seen on no host that was asked: another host has it, or it has ended", NAME_ALL
             if unclear:
                 reason = f"may be on {listed(unclear)}, where not every process could be looked at"
-                advice = f"{AS_OWNER}; what hinders a look is told of each host"
+                advice = f"{AS_OWNER}; the reason is given for each host"
             missing = Missing(witness="ranks", reason=f"rank {lost} {reason}", advice=advice)
             return Abstention(cause=STALLED.name, missing=(missing,))
         reasons = {report.host: report.reason or "no answer" for report in self.reports}
@@ -95,7 +95,7 @@ class AbsentRanks:
         fits = absent <= most * len(mute)
         if mute and (fits or self.complete):
             host = mute[0] if len(mute) == 1 and fits and not without else None
-            console = f"look at {mute[0]}, and at what its console says: it may be down, or out of memory"
+            console = f"check {mute[0]} and its console: it may be down, or out of memory"
             may_be_slow = any(report.early for report in self.reports if report.host in mute)
             ceiling = Level.MEDIUM if may_be_slow else Level.HIGH
             return _Where(mute, "does not answer", f"{listed(mute)} does not answer", console, host, ceiling)

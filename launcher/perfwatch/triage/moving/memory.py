@@ -122,9 +122,7 @@ def _held(case: Case, end: End) -> Quiet:
     held = outside.held_for(case, end)
     if held is None:
         return Quiet()
-    return _last_ran(
-        case, held[0], "holder", f"pid {held[1]}", "holds the lock, and has not run", "runs to let go of it"
-    )
+    return _last_ran(case, held[0], "holder", f"pid {held[1]}", "holds the lock, and has not run", "runs to release it")
 
 
 def _last_ran(

@@ -72,12 +72,16 @@ class StepClock:
 
 @dataclass(frozen=True)
 class Progress:
-    """``kind``: moving (steps go on), still (the training thread does not move), busy (it moves, no step is seen), unknown."""
+    """``kind``: moving (steps go on), still (the training thread does not move), busy (it moves, no step is seen), unknown.
+
+    turns_per_second: of a loop that trains and sleeps in every turn, where steps are not counted; 0 for any other.
+    """
 
     kind: str
     basis: str
     thread: int  # tid of the training thread
     steps: StepClock | None = None
+    turns_per_second: float = 0.0
 
 
 def step_clock(history: History, pid: int, seconds: float = MINUTE_SECONDS) -> StepClock | None:
@@ -175,7 +179,8 @@ def progress(history: History, rank: Member, job: Job) -> Progress:
             return Progress("moving", f"step {steps.count} was {duration(steps.ago_seconds)} ago", tid, steps)
     moved = motion(history, rank.pid, tid)
     if steps is None and (often := _paced(history, rank.pid, tid, moved)):
-        return Progress("moving", f"it wakes {often:.2g} times a second from a sleep in a loop that trains", tid, steps)
+        basis = f"it wakes {often:.2g} times a second from a sleep in a loop that trains"
+        return Progress("moving", basis, tid, steps, often)
     device = served(history, rank.pid, tid, job)
     if device is not None and not device[0]:
         return Progress("still", device[1], tid, steps)

@@ -81,11 +81,9 @@ RUNS_AT_START = STARTING.line("""
     the program is still starting: work before the first step
     - saw stack: runs, and has made no step | {runs:.0%} of a core, {seen.samples} samples | training code
 """)
-BETWEEN_STEPS = Line(
-    COMPUTING_ON_HOST, "the program does work of its own in Python between two steps", RUNS_AT_START.saw
-)
+BETWEEN_STEPS = Line(COMPUTING_ON_HOST, "the program runs its own Python code between two steps", RUNS_AT_START.saw)
 PREPARES = Line(
-    STARTING, "the program prepares: work of its own in Python, before the first step or between two", RUNS_AT_START.saw
+    STARTING, "the program runs its own Python code, before the first step or between two steps", RUNS_AT_START.saw
 )
 
 
@@ -189,12 +187,12 @@ def collects(case: Case, rank: Member) -> Finding | None:
     line, last = show(seen.top_line(steps)), _slowest_environment(case, rank, seen, steps)
     culprits: tuple[Culprit, ...] = (Culprit(pid=rank.pid, rank=rank.rank, frame=line),)
     late = ""
-    advice = "if that is too much: more environments at a time, in processes of their own, or a cheaper step()"
+    advice = "if that is too much: run more environments in parallel processes, or make step() cheaper"
     if last is not None:
         pid, works_for, its_line = last
         culprits = (Culprit(pid=rank.pid, rank=rank.rank, worker_pid=pid, frame=its_line), *culprits)
         late = f"; it waits for process {pid}, which works {works_for:.0%} of the time, mostly at {its_line}"
-        advice = f"look at {its_line}: the other environments are done before it"
+        advice = f"look at {its_line}: the other environments finish first"
     return COLLECTS.finding(case, culprits, Level.HIGH, lost=share, at=line, seen=seen, late=late, advice=advice)
 
 
@@ -268,11 +266,11 @@ def _of_phase(case: Case, phase: Phase) -> Finding | None:
     if syncs or (waits and not all(rank.alive for rank in case.job.ranks)):
         return None
     what = "a long native computation runs" + ("" if one_line else " in many calls")
-    what = f"a loop of a library turns, {show(loop)}" if loop is not None else what
-    what = "an exchange of MPI runs, or waits for other ranks" if waits else what
+    what = f"a library loop runs, {show(loop)}" if loop is not None else what
+    what = "an MPI exchange runs, or waits for other ranks" if waits else what
     facts = Facts(what=what, text=source.text.strip()[:80] if source else None, cpu=cpu)
-    seen = "never seen to own it" if one_line else "seen without it most of the time"
-    facts |= Facts(owner=seen if chain.end.kind == "native" else "passes it on, now and then")
+    seen = "never seen holding it" if one_line else "seen without it most of the time"
+    facts |= Facts(owner=seen if chain.end.kind == "native" else "releases it now and then")
     return phase.finding(case, COMPUTES, ONE_SOURCE if waits else _certain(case, phase, one_line, loop), **facts)
 
 
@@ -301,16 +299,16 @@ def _certain(case: Case, phase: Phase, one_line: bool, loop: Frame | None) -> fl
 
 
 GATHERS = COMPUTING_ON_HOST.line("""
-    it goes through its data and trains on none of it: the loop at {at} only looks at each batch
-    - saw stack: takes batches, and trains on none | {seen.samples} samples, no pass of a model | a step for each
+    it reads its data without training on it: the loop at {at} only inspects each batch
+    - saw stack: takes batches without training on them | {seen.samples} samples, no pass of a model | a step for each
     - not starved_by_transforms: the loop makes no step by its text
 """)
 
 
 SUMS_GRADIENTS = replace(
     GATHERS,
-    summary="it makes backward passes and trains on none of them: the loop at {at} only adds up gradients",
-    saw=(Saw("stack", "makes gradients, and no update", "{lost:.0%} of {seen.samples} samples", "a step for each"),),
+    summary="it runs backward passes without updating the model: the loop at {at} only accumulates gradients",
+    saw=(Saw("stack", "computes gradients, no update", "{lost:.0%} of {seen.samples} samples", "a step for each"),),
     but=(("skipping_steps", "by its text the loop makes no step"),),
 )
 
@@ -406,7 +404,7 @@ def in_time(case: Case, rank: Member, found: Finding) -> Finding:
         return msgspec.structs.replace(found, confidence=min(NOTED, found.confidence))
     if ago < LONG * temporal(case):
         return found
-    said = f"{found.summary}; no step for {ago / 60:.0f} min: does what it goes through have an end?"
+    said = f"{found.summary}; no step for {ago / 60:.0f} min: is the data that it iterates over finite?"
     return msgspec.structs.replace(found, confidence=min(Level.MEDIUM, found.confidence), summary=said)
 
 

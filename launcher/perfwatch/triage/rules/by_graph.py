@@ -123,7 +123,7 @@ NO_NAME = UNKNOWN.line("""
 """)
 SHOWN_LINKS, SHOWN_CULPRITS = 12, 3
 SETTLED = "No thread or process that perfwatch can see can still release this wait"
-OPEN = "No thread or process that perfwatch can see has worked for this wait"
+OPEN = "No thread or process that perfwatch can see is working to release this wait"
 
 
 def unknown(case: Case) -> Outcome:

@@ -118,20 +118,20 @@ LEFT_BEHIND = STALLED.line("""
 """)
 DIFFER = MISMATCHED.line("{how}[: {told}]")
 GARBLED = MISMATCHED.line("""
-    the ranks of group {found.group} called operation {found.sequence} with different {found.what}s, and NCCL went on: what they got is
+    the ranks of group {found.group} called operation {found.sequence} with different {found.what}s, and NCCL continued: the results are
     garbage ({parts})
     - not stalled_collective: the ranks continue
-    - next: compare the named lines: which condition sends the ranks apart?
+    - next: compare the named lines: which condition makes the ranks diverge?
 """)
 IN_ONE_CALL = WEDGED.line("""
-    all {ranks} ranks are in {place}, and no data travels between them[{several:if}; calls of their {several} communicators, made in
-    another order by each, hang so too]
+    all {ranks} ranks are in {place}, and no data travels between them[{several:if}; calling their {several} communicators in a different
+    order on each rank hangs the same way]
     - not stalled_collective: every rank is in the same call at the same line
-    - not mismatched_collective: [{recorded:if}the recorders show the same calls][{counted:if}the calls are the same as far as can be
-      seen; their sizes, and sends and receives, only the recorders tell]
+    - not mismatched_collective: [{recorded:if}the recorders show the same calls][{counted:if}the calls look the same; only flight
+      recorders show their sizes, sends and receives]
     - next: dmesg | grep -iE 'nvlink|mlx5|link|xid'; ss -tni
-    - next: [{several:if}start it with perfwatch run: the flight recorder then tells in which order each rank
-      calls][{alone:if}NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts]
+    - next: [{several:if}start it with perfwatch run: the flight recorder then shows the order of calls on each
+      rank][{alone:if}NCCL_DEBUG=INFO and nccl-tests all_reduce_perf between these hosts]
 """)
 GONE_SECONDS = 2.0  # of a rank of this host that RAS does not hear from, and of which there is no process here
 KINDS = ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", "send", "recv")  # NCCL's
@@ -255,12 +255,12 @@ def _why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], 
         has = f"rank {holder.start.rank}, which waits at {show(holder.start.frame)} itself"
         return f"{who(absent)} {doing(absent.awaited)}: that is {has}"
     if end.kind == "sleep" and end.node.stack is not None and retries(case.history, end.node.stack):
-        return f"{who(absent)} backs off and tries again and again"
+        return f"{who(absent)} keeps retrying with backoff"
     if not over(absent):
         also = "".join(f", and {named(one, absent.end.node.pid)} for {what_it_awaits(one)}" for one in roots[:2])
         return f"{who(absent)} {doing(absent.awaited)}{also}"
     until = f"thread {left[0].name or left[0].tid} at {show(left[0].frame)} to end" if left else absent.awaited
-    return f"its program is over, and {who(absent)} waits for {until}"
+    return f"its program has finished, and {who(absent)} waits for {until}"
 
 
 def _calls_of(graph: WaitGraph | None, waiting: Sequence[Chain]) -> tuple[str, list[Place]]:
@@ -328,13 +328,13 @@ def _unseen(case: Case, waiting: list[Chain], graph: WaitGraph, seat: Seat) -> O
     """
     gone, (op, places) = seat.state in UNHEARD, _calls_of(graph, waiting)
     patience = STRUCTURAL_SECONDS if gone else temporal(case)
-    why = f"never joined {op}: it has called less often than the others, and no count grows"
+    why = f"never joined {op}: it has made fewer calls than the others, and no count grows"
     why += ", and RAS does not hear from it" if gone else ""
     advice = f"perfwatch attach on {seat.host or 'the node of that rank'}: its own stack says why"
     if gone and not seat.host and seat.pid is None and len(case.ranks) < (case.job.world_size or 0):
         patience = GONE_SECONDS
         why = f"is gone, and never joined {op}: no process of it is here any more, and RAS does not hear from it"
-        advice = "no process of that rank is here any more: look at what it printed last, and for the OOM killer in the kernel log"
+        advice = "that rank has no process any more: check its last output, and the kernel log for the OOM killer"
     elif seat.pid in case.chains:
         advice = f"sudo perfwatch attach {seat.pid}: its own stack says why"
     return hang_between(
@@ -497,7 +497,7 @@ def _recorded(case: Case, found: Disagreement) -> Difference:
     places, culprits = _parted(found)
     ranks = {place.rank for place in places}
     chains = sorted((one for one in case.chains.values() if one.start.rank in ranks), key=lambda one: silent([one]))
-    how = f"the ranks of group {found.group} mean different {found.what}s by operation {found.sequence}"
+    how = f"the ranks of group {found.group} use different {found.what}s for operation {found.sequence}"
     return Difference(how, chains, places, _of_recorders(case, found), culprits=culprits)
 
 
@@ -521,7 +521,7 @@ def _in_a_ring(case: Case) -> Difference | None:
     if not late:
         how = f"the ranks wait for each other in a ring, for {why_in_a_ring([place.call for place in places])}"
         stood = max(graph.seconds, silent(chains) if graph.recorded else 0.0)
-        refuted = {STALLED.name: "no rank is at the end: the waiting is a ring"}
+        refuted = {STALLED.name: "the ranks wait in a cycle: no rank is at its end"}
         return (
             Difference(how, chains, places, evidence, STRUCTURAL_SECONDS, stood, awaits=awaits, refuted=refuted)
             if ring
@@ -529,7 +529,9 @@ def _in_a_ring(case: Case) -> Difference | None:
         )
     # else a kernel that never ends looks the same
     sure = all(known[rank].end.kind == "collective" for rank in late)
-    unless = "not refuted: a kernel of its own that does not end would look the same; the flight recorders tell"
+    unless = (
+        "not ruled out: a kernel of the program that never ends looks the same; the flight recorders show which it is"
+    )
     return Difference(
         "the ranks wait for each other in calls of different groups",
         chains,
@@ -581,7 +583,7 @@ def _instead(case: Case, graph: WaitGraph, chain: Chain, waiting: list[Chain]) -
     groups = [{seat.rank for seat in seats} for seats in level if all(seat.reached for seat in seats)]
     beside = any(rank_of(chain) in one and not one.isdisjoint(map(rank_of, waiting)) for one in groups)
     polls_there = beside and known and card.polls and not card.computes
-    return f"a call of another group, as far as its card tells ({card.shown()})" if polls_there else ""
+    return f"probably a call of another group, by its GPU ({card.shown()})" if polls_there else ""
 
 
 def _kind(name: str) -> str:
@@ -764,10 +766,8 @@ def _behind_cards(case: Case) -> Difference | None:
         stood,
         Level.MEDIUM,  # a kernel of the program's own in one rank, or a wedge behind two lines, look the same
         unless=unless,
-        refuted={WEDGED.name: "the ranks stand at different lines"},
-        advice=(
-            "perfwatch run -- ... the next time: the flight recorder that it arms says in which call each rank is",
-        ),
+        refuted={WEDGED.name: "the ranks are at different lines"},
+        advice=("next time start it with perfwatch run: its flight recorder shows which call each rank is in",),
     )
 
 
@@ -818,7 +818,7 @@ def _by_stacks(case: Case) -> Difference | None:
 def _at_odds(calls: set[str]) -> str:
     """What ranks in these calls do, in words."""
     if calls == {BEGUN}:
-        return "every rank waits for a send or receive that it has begun, and none answers another's"
+        return "every rank waits for a send or receive that it started, and no rank has made the matching call"
     if calls <= RECEIVES:
         return ALL_RECEIVE
     if calls <= SENDS:
@@ -929,7 +929,7 @@ def _delivered(case: Case) -> Difference | None:
             "their tensors differ in size or type",
             "the tensor's shape and dtype in each rank before this call",
         )
-        arm = ("perfwatch run -- ...   # arms the flight recorder, which tells the sizes",)
+        arm = ("perfwatch run -- ...   # arms the flight recorder, which shows the sizes",)
     return Difference(
         f"all {len(found.chains)} ranks are in {found.place}, and all that they sent has arrived: {why}",
         found.chains,
@@ -940,7 +940,7 @@ def _delivered(case: Case) -> Difference | None:
         Level.MEDIUM,  # by exclusion: the sizes themselves only the recorders tell
         culprits=(),
         refuted={
-            WEDGED.name: "nothing that went over the connections is unconfirmed; what goes over NVLink is not seen",
+            WEDGED.name: "all data sent over the connections is acknowledged; NVLink traffic is not visible",
             STALLED.name: "every rank is in the same call at the same line",
         },
         advice=(f"compare {unlike}", *arm),

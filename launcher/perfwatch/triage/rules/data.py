@@ -81,7 +81,7 @@ BY_SERVER = STARVED_BY_TRANSFORMS.line("""
     {waits} waiting for pid {served.node.pid} of the job, which computes[ at {served.line}][, mostly at {line}]
     - saw thread of pid {served.node.pid}: computes | {served.wants:.0%} of a core | rests
     - not starved_by_network: the process that should answer computes
-    - next: run more than one such server, or make it cheaper[ at {served.line}]: more workers wait for it all the same
+    - next: run several such servers, or make it cheaper[ at {served.line}]; more workers would only wait for it too
 """)
 READ_SOCKETS = STARVED_BY_NETWORK.line("""
     {waits} waiting for the network[ ({where})][, for pid {served.node.pid} of the job, which waits itself][ at {served.line}][, mostly
@@ -104,7 +104,7 @@ ASKS_SOCKETS = replace(
     READ_SOCKETS,
     saw=(Saw("thread", "waits for answers", "{does.sockets:.0%} of its waits are for sockets", "hardly ever"),),
     but=(("blocked_network", "answers come, again and again"),),
-    next=("ask at {line} for many items at once, or in a thread beside training", "ss -tni"),
+    next=("request many items at once at {line}, or in a background thread", "ss -tni"),
 )
 
 
@@ -138,14 +138,14 @@ def starved_by_transforms(case: Case) -> Outcome:
 def _advice(case: Case, found: Starving, computes: bool, uneven: bool, unused: bool) -> str:
     if not computes:
         line = found.line(case)
-        return f"look at what they wait for{f' at {line}' if line else ''}: no more workers make that shorter"
+        return f"look at what they wait for{f' at {line}' if line else ''}: more workers would not shorten it"
     if uneven:
-        return "give each worker as much to do as the others: one that has most of the work holds up the batches of all"
+        return "balance the work between the workers: the slowest one delays every batch"
     if unused:
-        return "make that cheaper, hand on less of it, or let more of it wait: no step uses what is waited for"
+        return "make it cheaper, pass on less, or allow a longer queue: no step uses its result"
     spare = spare_cores(case, found.rank.pid)
     if spare is not None and spare < MUCH:
-        return "make the transform cheaper, or do it ahead of training: no CPU is left for more workers"
+        return "make the transform cheaper, or precompute it: no CPU is free for more workers"
     return "raise num_workers or make the transform cheaper"
 
 
@@ -174,10 +174,10 @@ def starved_by_network(case: Case) -> Outcome:
 
 
 IN_HTTP = STARVED_BY_NETWORK.line("""
-    the training thread asks over the network and waits for the answer {lost:.0%} of the time, at {at}
+    the training thread waits for responses over the network {lost:.0%} of the time, at {at}
     - saw stack: is in HTTP | {lost:.0%} of {seen.samples} samples | hardly ever
     - not blocked_network: answers come, and steps continue
-    - next: ask at {at} for many steps at once, or in a thread beside training
+    - next: request what many steps need at once at {at}, or in a background thread
     - next: ss -tni
 """)
 ASKS_ITSELF = Part(
@@ -359,8 +359,8 @@ OTHER_WORK = SERIAL_LOADING.line("""
 RECURRENT_WORK = replace(
     OTHER_WORK,
     summary="the training thread spends {lost:.0%} of its time on work other than training, mostly at {at}, "
-    "which comes between steps again and again",
-    next=("do {at} less often, once ahead of training, or in a process of its own meanwhile",),
+    "which recurs between steps",
+    next=("run {at} less often, once before training, or in a separate process",),
 )
 
 
@@ -426,7 +426,7 @@ LONG_WAIT_SECONDS = 0.2
 # times steps that do not wait; turns of the loop for each long wait: two workers are merely slow
 LONGER, STEPS_BETWEEN = 2.0, 3.0
 BURSTS = BURSTY_LOADING.line("""
-    batches come in bursts: {bursts} waits of {each:time}, and {steps:.0f} steps for each of them
+    batches arrive in bursts: {bursts} waits of {each:time}, each followed by {steps:.0f} steps
     - saw stack: few long waits | {bursts} waits of {each:time}, {steps:.1f} steps for each | waits of equal length
     - not starved_by_transforms: most steps do not wait at all
     - next: raise prefetch_factor or num_workers

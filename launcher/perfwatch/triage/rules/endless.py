@@ -33,7 +33,7 @@ from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 ENDLESS_PYTHON = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 IN_ONE_CALL = ENDLESS_PYTHON.line("""
-    {who} does not come out of its loop, within one {within}
+    {who} does not leave its loop, inside one {within}
     - not evaluating: no other part of the model, no other batch was seen
     - next: look at {loop}: what would end that loop?
 """)
@@ -41,16 +41,16 @@ GETS_NO_BATCH = ENDLESS_PYTHON.line("""
     the loop at {loop} starts its loader again and again, and gets no batch
     - not serial_loading: the data set ends, and gives no batch
     - not computing_on_host: the data set ends
-    - next: look at what {at} leaves out: does any sample pass?
+    - next: check the filter at {at}: does any sample pass?
 """)
 NEVER_LEFT = ENDLESS_PYTHON.line("""
-    it makes forward passes alone and has not left its loop at {loop} for {lasts:time}
-    - not evaluating: time alone: no evaluation was seen to take so long
+    it runs only forward passes and has not left its loop at {loop} for {lasts:time}
+    - not evaluating: only by duration: no evaluation was seen to take this long
     - next: look at {loop}: what would end that loop?
 """)
 TURNS_FOR_EVER = ENDLESS_PYTHON.line("""
     {who} {does}
-    - not computing_on_host: time alone: longer than the hang timeout
+    - not computing_on_host: only by duration: longer than the hang timeout
     - next: look at {at}: what would end that loop?
 """)
 READS_AGAIN = "reads a file again and again, and what it waits for is not there"
@@ -81,9 +81,9 @@ HUNG_AT_EXIT = Cause("hung_at_exit", "hung", "user_code", (Thread, Stack))
 STARTS = ("<module>", "_run_module_as_main", "_run_module_code")
 UNREADABLE = "\ufffd"  # in a command line: that file's name is not UTF-8, and py-spy 0.4 leaves its frames out
 DOES_NOT_END = HUNG_AT_EXIT.line("""
-    training is over, but the process does not end: {who} {does}
-    - not checkpointing: no save frame and no io on the chain
-    - next: [{unread:if}the reader of that queue stopped before it was empty: let it read on, or queue.cancel_join_thread()]
+    training has finished, but the process does not exit: {who} {does}
+    - not checkpointing: no save frame and no I/O on the chain
+    - next: [{unread:if}the reader of that queue stopped before it was empty: drain the queue, or call queue.cancel_join_thread()]
     - next: [{left:if}end that thread before the program ends, or start it with daemon=True]
     - next: perfwatch capture stacks {start}
 """)
@@ -251,9 +251,7 @@ def gets_no_batch(case: Case, chain: Chain, anew: Anew) -> Outcome:
         chain,
         patience=temporal(case),
         silent=anew.seconds,
-        evidence=_stays(
-            case, chain, "comes to the end of its loader, and starts it again", begun, "batches", "batches"
-        ),
+        evidence=_stays(case, chain, "reaches the end of its loader and restarts it", begun, "batches", "batches"),
         ceiling=Level.MEDIUM if anew.times >= STARTS_SEEN and not anew.by_workers else ONE_SOURCE,
         culprits=(Culprit(pid=start.pid, rank=start.rank, tid=start.tid, frame=show(anew.frame)),),
         **Facts(loop=show(anew.frame), at=show(start.frame)),
@@ -348,7 +346,7 @@ def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:
     entity = f"pid {node.pid} thread {node.tid}"
     if node.motion.io_calls != 0:
         return (stays,)
-    return stays, case.saw("io", entity, "does no io", "0 calls", "reads or writes now and then", node.thread_at)
+    return stays, case.saw("io", entity, "does no I/O", "0 calls", "reads or writes now and then", node.thread_at)
 
 
 def computes_on_card(case: Case, pid: int) -> bool:

@@ -53,7 +53,7 @@ AWAITS_A_FILE = WAITING_FOR_FILE.line("""
     {who} waits for {what}[; in its variables: {near}]
     - not endless_python: [{polls:if}the loop tests for a file][{locked:if}the wait ends when that lock is released]
     - next: {looks}
-    - next: [{twice:if}take the lock once: flock belongs to an opening of a file, so a second opening waits for the first (flock(2))]
+    - next: [{twice:if}take the lock once: flock belongs to one open() of the file, so a second open() waits for the first (flock(2))]
 """)
 SLOW_POLL_SECONDS = 5.0  # between two looks for a file: a lock or a flag of its own job is polled far more often
 TAKEN_TWICE = "its own process, which has opened the file twice"
@@ -237,7 +237,7 @@ WAITS_FOR_ITS_WRITER = BLOCKED_PIPE.line("""
     {who} is blocked writing to its {stream}, a full pipe that pid {reader} does not read; pid {reader} at {line} {its}
     - saw pipe of {pipe}: is full; pid {reader} holds the reading end | it is blocked in {call}[ at {line}], not on this pipe | it is read
     - not stuck_worker: pid {reader} waits for pid {pid}, which cannot continue
-    - next: where pid {pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that reads it all the while
+    - next: where pid {pid} is started: {stream}=subprocess.DEVNULL or a file, or a thread that keeps reading it
 """)
 DOES_NOT_READ = BLOCKED_PIPE.line("""
     {who} writes into the full pipe {pipe}, which pid {reader} ({name}) does not read: it {its}
@@ -245,14 +245,14 @@ DOES_NOT_READ = BLOCKED_PIPE.line("""
     - not blocked_child: pid {pid} waits for room in the pipe, not for an end
     - not slow_output: not one write went through meanwhile
     - next: ps -o pid,stat,wchan:30,args -p {reader}
-    - next: why does it not read? kill it, or write with a time limit
+    - next: find out why it does not read, kill it, or write with a timeout
 """)
 TAKES_NO_MORE = BLOCKED_PIPE.line("""
-    {who} writes to the terminal {terminal}[ ({stream})], which takes no more: Ctrl-S was typed there, or what shows it (tmux, screen,
-    ssh) has stopped
+    {who} writes to the terminal {terminal}[ ({stream})], which accepts no more output: Ctrl-S was pressed, or the program that shows it
+    (tmux, screen, ssh) has stopped
     - not waiting_for_input: it writes to the terminal, and does not read it
     - next: press Ctrl-Q in the job's terminal (in screen, leave copy mode with Esc)
-    - next: redirect the job's output to a file next time: no terminal can hold it up then
+    - next: redirect the job's output to a file next time: then no terminal can block it
 """)
 
 ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``

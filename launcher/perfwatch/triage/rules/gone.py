@@ -48,9 +48,9 @@ NO_MEMORY = OUT_OF_MEMORY.line("""
 """)
 NO_GPU_MEMORY = OUT_OF_MEMORY.line("""
     pid {pid} ran out of GPU memory{tried}{fullest}
-    - not gpu_fault: the allocator refused, the card is well
+    - not gpu_fault: the allocator refused; the GPU is healthy
     - next: a smaller micro-batch with gradient accumulation, or activation checkpointing;
-      PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where fragments are the reason
+      PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented
 """)
 FAULT = GPU_FAULT.line("""
     {name} failed: {what}
@@ -60,7 +60,7 @@ FAULT = GPU_FAULT.line("""
 FAULT_OF_KERNEL = replace(
     FAULT,
     cause=replace(GPU_FAULT, owner="user_code"),
-    summary=f"{FAULT.summary}, which is mostly a kernel of the program itself",
+    summary=f"{FAULT.summary}, usually caused by a kernel of the program",
     next=("compute-sanitizer python ... names the kernel and the address",),
 )
 ENDED = Saw("process", "has ended", "{code}", "exit code 0", of="pid {ended}")
@@ -74,8 +74,8 @@ CRASH_WITH_WORDS = replace(
     saw=(ENDED, Saw("traceback", "raised", "{last}", "no exception", of="pid {of}")),
     next=("read the traceback in the job's own stderr",),
 )
-AFTER_A_PEER = (("killed", "no signal to another rank was seen, and not every one is"),)
-AFTER_A_WORKER = (("out_of_memory", "no OOM kill was seen, and not every one is"),)
+AFTER_A_PEER = (("killed", "no signal to another rank was seen, but one may have been missed"),)
+AFTER_A_WORKER = (("out_of_memory", "no OOM kill was seen, but one may have been missed"),)
 LATE_WORDS = (
     "a CUDA error is raised at a later call than the one that failed: CUDA_LAUNCH_BLOCKING=1 shows which, and the "
     "device's own words (an assertion, an index) stand in stderr above"
@@ -93,7 +93,8 @@ BY_REQUEST = replace(
     BY_SIGNAL, next=("sacct -j JOBID, kubectl describe pod, or the launcher's own log, says who ended it",)
 )
 BY_INTERRUPT = replace(
-    BY_SIGNAL, next=("nothing, if Ctrl-C was meant; else the log of the launcher or scheduler says who sent it",)
+    BY_SIGNAL,
+    next=("if Ctrl-C was intended, nothing; otherwise the log of the launcher or scheduler shows who sent it",),
 )
 OF_A_HANG = ("why it hung before that: perfwatch replay",)
 WELL = FINISHED.line("""
@@ -353,7 +354,7 @@ def judge_killed(case: Case) -> Outcome:
     shown = name if end.signal or end.exit_code is None else f"exit code {end.exit_code}, {name}"
     more: tuple[Evidence, ...] = ()
     if behind is not None:
-        claim = "its ranks had not called equally often when they wrote their dumps"
+        claim = "its ranks had made different numbers of calls when they wrote their dumps"
         equal = "the same in every rank"
         more = (case.saw("flight_recorder", f"group {behind.group}", claim, behind.reach, equal, behind.at),)
     # SIGKILL without a log of the kernel may be its OOM killer's; torch aborts for a CUDA error, whose words were not kept.

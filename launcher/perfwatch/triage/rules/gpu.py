@@ -81,7 +81,7 @@ THROTTLED = THROTTLED_GPU.line("""
     {name} runs at {clock:.0f} MHz instead of {usual:.0f} ({source}) because of {why}[, at {heat} °C]
     - saw nvml of {name}: reports why its clock is down | {why} in {often:.0%} of the samples | none
     - saw nvml of {name}: SM clock | {clock:.0f} MHz | {usual:.0f} MHz ({source})
-    - not gpu_bound: the software power cap alone would be normal; this is not it
+    - not gpu_bound: the software power cap alone would be normal; the reason here is another
     - next: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; look at airflow and power supplies, drain the node
 """)
 
@@ -286,7 +286,7 @@ PRODUCTS = frozenset(
 )
 ADVICE = {
     "fp32": 'torch.set_float32_matmul_precision("high"), or torch.autocast("cuda", dtype=torch.bfloat16)',
-    "fp64": "a NumPy array or a default of float64 came in: convert to float32, then use autocast",
+    "fp64": "float64 came in from NumPy or a default dtype: convert to float32, then use autocast",
 }
 IN_FULL = WRONG_PRECISION.line("""
     {name} computes in {pipe}: the {pipe} pipe is {used:.0%} busy, the tensor cores {card.tensor:.0%}
@@ -333,7 +333,7 @@ ATTENDS = 0.02  # of the samples: with a full queue the host is seldom seen at t
 # of the card's time, in the forward pass alone; how many times that with the backward pass
 TRACED_SHARE, WITH_BACKWARD = 0.05, 2.5
 IN_FRAMES = SLOW_ATTENTION_FALLBACK.line("""
-    attention is computed the plain way at {at}: every pair of positions is written to memory
+    attention at {at} is not fused: every pair of positions is written to memory
     - saw stack: is in plain attention | {share:.0%} of {seen.samples} samples | 0 %
     - saw {card.source} of {name}: memory busy, tensor cores not | {shown} | the other way round
     - not memory_bound_gpu: the frames name plain attention
@@ -383,7 +383,7 @@ def slow_attention_fallback(case: Case) -> Outcome:
             return slow_on_gpu(case, FROM_OUTSIDE, one, lost, confidence=Level.MEDIUM, frame=frame, share=calls, **used)
         if card.dram < WRITTEN_OUT:
             return None
-        reason = "which attention kernel torch chose shows in no counter and no stack"
+        reason = "no counter and no stack shows which attention kernel torch chose"
         advice = "perfwatch capture torch names it (plain: softmax and bmm kernels)"
         lacking = Missing(witness="kernel_trace", reason=reason, advice=advice)
         return Abstention(cause=SLOW_ATTENTION_FALLBACK.name, missing=(lacking,))
@@ -456,7 +456,7 @@ def underfilled_gpu(case: Case) -> Outcome:
 
 BUSY_CARD = GPU_BOUND.line("""
     the GPU is busy {busy:.0%} of the time, and training makes progress[: {reached}]
-    - next: to go further: a table of the kernels of one step (ncu), fused ones (torch.compile), a lower precision
+    - next: to go further: a kernel table of one step (perfwatch ncu), fused kernels (torch.compile), a lower precision
 """)
 
 
@@ -557,8 +557,8 @@ def copy_bound(case: Case) -> Outcome:
 
 
 SYNCHRONISES = SYNCHRONISING.line("""
-    the training thread waits for the GPU at {at} again and again ({syncs:.0%} of its time), and between two waits the card runs dry: it
-    has nothing to do {card.waiting:.0%} of the time
+    the training thread repeatedly waits for the GPU at {at} ({syncs:.0%} of its time), and each time the GPU runs out of work: it is idle
+    {card.waiting:.0%} of the time
     - saw stack: waits for the device at {at} | {syncs:.0%} of {seen.samples} samples | below 5 %, or a card that is busy meanwhile
     - saw {card.source} of {name}: kernels come and go, with gaps | {shown} | a kernel resident all the time
     - not gpu_bound: the card has nothing to do {card.waiting:.0%} of the time

@@ -52,7 +52,7 @@ BALANCED = Cause("balanced", "healthy", "user_code", (Thread, Stack))
 PLAIN_SHARE = 0.8  # of the samples: below it something else takes a part of the time
 FEW_SAMPLES = 15  # show that steps continue: of a calm job there are no more
 COMPUTES = CPU_TRAINING.line("""
-    training makes progress: the training thread computes {share:.0%} of the time[, a step each {pace:step}]{idle}{unsure}
+    training makes progress: the training thread computes {share:.0%} of the time[, one step every {pace:step}]{idle}{unsure}
     - saw stack: computes | {share:.0%} of samples in training code | above 50 %
     - saw thread: runs | {runs:.0%} of a core | above 40 %
 """)
@@ -109,7 +109,7 @@ def _goes_on(case: Case, trainers: Sequence[Member], share: float, runs: float, 
     seconds = steps.newest_seconds if steps is not None and not steps.late else None
     apart = [rank for rank in case.trainers if rank not in trainers]
     unsure = doubt(case, trainers) + "".join(
-        f"; rank {rank.rank} has another part: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
+        f"; rank {rank.rank} has another role: it {doing(case.chains[rank.pid].awaited)}" for rank in apart
     )
     idle = ""
     if held:
@@ -138,10 +138,10 @@ def _is_given_work(case: Case, card: Regime) -> bool:
 
 # Training that may be something else: where so much of the time counts in a bin, what is said of it.
 DOUBTS: tuple[tuple[Bin, float, str], ...] = (
-    (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that meant in each step, and does it grow?"),
+    (Bin.HOOKS, MOSTLY, "is in hooks, mostly at {line}: is that intended in every step, and does it grow?"),
     (Bin.OTHER, OWN_SHARE, "at {line}, outside of modules, backward passes and optimizers: is that the model?"),
     (Bin.NO_GRADIENTS, MUCH, "is forward passes without gradients, at {line}: an evaluation, or a part of the method?"),
-    (Bin.LOADING, NOTABLE, "makes batches in the training thread: workers would do that beside it"),
+    (Bin.LOADING, NOTABLE, "prepares batches in the training thread: DataLoader workers would do that in parallel"),
 )
 
 
@@ -213,12 +213,17 @@ PACE_SECONDS, EVENLY = 120.0, 1.1
 GOES_ON = BALANCED.line("""
     training makes progress ({basis}); there is no single bottleneck{unsure}[. The training thread sleeps {slept:.0%} of the time,
     reason unknown]
-    - saw progress of {ranks} ranks: moves | {basis} | steps continue
+    - saw progress of {ranks}: moves | {basis} | steps continue
 """)
 PACED = BALANCED.line("""
     training makes a step every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}
     - saw steps: come evenly | p50 {length}, p95 {longest} | steps continue
     - saw stack: sleeps in the program's own code | {lost:.0%} of {seen.samples} samples | 0 %
+""")
+TURNS = BALANCED.line("""
+    one training step about every {length}, at a pace that the program sets: it sleeps {lost:.0%} of the time at {at}
+    - saw thread: wakes from sleep | {often:.2g} times a second | steps continue
+    - saw stack: sleeps in a loop that trains in every turn | {lost:.0%} of {seen.samples} samples | 0 %
 """)
 
 
@@ -246,10 +251,9 @@ def balanced(case: Case) -> Outcome:
     sure = min(
         Level.MEDIUM if slept >= MUCH or unwatched or unsure else Level.HIGH, UNITS_UNSEEN if "nvml" in sources else 1.0
     )
-    basis, ranks = case.progress[case.trainers[0].pid].basis, len(case.trainers)
-    return GOES_ON.finding(
-        case, (), sure, basis=basis, slept=slept if slept >= MUCH else None, ranks=ranks, unsure=unsure
-    )
+    basis, count = case.progress[case.trainers[0].pid].basis, len(case.trainers)
+    facts = Facts(basis=basis, ranks="1 rank" if count == 1 else f"{count} ranks", unsure=unsure)
+    return GOES_ON.finding(case, (), sure, slept=slept if slept >= MUCH else None, **facts)
 
 
 def _sees_traffic(case: Case) -> bool:
@@ -271,14 +275,17 @@ def _paced(case: Case) -> Finding | None:
     if len(case.ranks) != 1 or (case.job.world_size or 1) > 1:
         return None
     rank, spent = case.ranks[0], budget(case, case.ranks[0])
-    steps, seen = case.steps(rank, PACE_SECONDS), spent.seen
-    if steps is None or len(steps.intervals) < FEW_TIMES or seen.samples < FEW_SAMPLES:
+    steps, seen, often = case.steps(rank, PACE_SECONDS), spent.seen, case.progress[rank.pid].turns_per_second
+    slept = spent.share(Bin.SLEEPING)
+    if slept < MOSTLY or seen.samples < FEW_SAMPLES:
         return None
-    slept, length, longest = spent.share(Bin.SLEEPING), steps.median_seconds or 0.0, steps.long_seconds or 0.0
-    if slept < MOSTLY or longest > EVENLY * length:
+    facts = Facts(pid=rank.pid, lost=slept, seen=seen, at=show(spent.of(Bin.SLEEPING).top_line()))
+    if often:
+        return TURNS.finding(case, (), Level.MEDIUM, length=duration(1 / often), often=often, **facts)
+    length, longest = (steps.median_seconds or 0.0, steps.long_seconds or 0.0) if steps is not None else (0.0, 0.0)
+    if steps is None or len(steps.intervals) < FEW_TIMES or longest > EVENLY * length:
         return None
-    facts = Facts(length=duration(length, 3), longest=duration(longest, 3), lost=slept, seen=seen)
-    return PACED.finding(case, (), Level.MEDIUM, pid=rank.pid, at=show(spent.of(Bin.SLEEPING).top_line()), **facts)
+    return PACED.finding(case, (), Level.MEDIUM, length=duration(length, 3), longest=duration(longest, 3), **facts)
 
 
 def _not_known_to_work(case: Case, cards: tuple[Regime, ...]) -> bool:

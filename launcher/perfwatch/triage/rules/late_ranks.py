@@ -36,7 +36,7 @@ NOT_HIDDEN = EXPOSED.line("""
     - not memory_bound_gpu: what is moved goes to the other ranks
 """)
 SENDS = Saw("gpm", "sends and receives, and hardly computes", "{does}; {sent}", "tensor cores or memory busy", "{card}")
-MANY_SHORT = "waits in collectives, shortly and often", "{lost:.0%} of the time, {often:,.0f} wake-ups/s"
+MANY_SHORT = "waits in collectives, briefly and often", "{lost:.0%} of the time, {often:,.0f} wake-ups/s"
 SHORTLY = Saw("thread", *MANY_SHORT, "a few long ones in each step", "rank {rank}")
 WAITS = Saw("stack", "waits in collectives", "{lost:.0%} of the time", "below a third", "rank {rank}")
 MANY_CALLS = (

@@ -70,8 +70,8 @@ from perfwatch_probes import readings as r
 from perfwatch_probes.readings import Descriptor, Frame, Stack, Thread, ThreadError
 
 DEADLOCKED_LOCKS = Cause("deadlocked_locks", "hung", "user_code", (Thread, Stack))
-SILENT_TASKS = "a task that ended with an error is silent until it is awaited: asyncio.TaskGroup, or add_done_callback"
-AWAIT = "in a coroutine await what it asks its own loop for: .result() there never returns"
+SILENT_TASKS = "a failed task reports nothing until it is awaited: use asyncio.TaskGroup, or add_done_callback"
+AWAIT = "in a coroutine, await the future: .result() never returns there"
 SHOWN = 3
 ALIVE_SECONDS = 30.0  # since a byte came: gRPC's signs of life come every ten
 
@@ -86,7 +86,7 @@ BLOCKED = DEADLOCKED_LOCKS.line("""
 SILENT_IN_NATIVE_CODE = replace(DEADLOCKED_LOCKS, owner="unknown").line("""
     {who} waits {what}; nothing that might produce it works: no other thread of its process, and no process that it
     started[{elsewhere:if}; the process that answers may be on another machine]
-    - not downloading: no byte passes on its connections
+    - not downloading: no data moves on its connections
     - next: perfwatch capture stacks {pid} --native
 """)
 CALLED_BACK = DEADLOCKED_LOCKS.line("""
@@ -104,7 +104,7 @@ KEEPS_THE_GIL = HELD_GIL.line("""
     {who} holds the GIL inside a native call and does not release it
     - saw gil: others ask for the GIL and do not get it | {waiting} waiting, always owned by thread {tid} at {at}
       | the owner changes within milliseconds
-    - not endless_python: the owner's line does not change and the others never get a turn
+    - not endless_python: the owner's line does not change and the others never get the GIL
     - next: perfwatch capture stacks {pid} --native
 """)
 
@@ -283,7 +283,7 @@ class EndedThread:
         entity = f"pid {self.node.pid} thread {self.node.tid}"
         if self.error is not None:
             return case.saw("traceback", entity, "ended with an error", last_words(self.error), "no exception")
-        return case.saw("thread", entity, "is gone", f"last seen at {self.where}", "lives as long as it is waited for")
+        return case.saw("thread", entity, "is gone", f"last seen at {self.where}", "is alive")
 
 
 def ended_beside(case: Case, chain: Chain) -> list[EndedThread]:

@@ -226,7 +226,7 @@ def _lost_by_quota(case: Case, rank: Member, share: float, stopped: float | None
 
 MOST_NAMED = 4
 WANT_CPUS = OVERSUBSCRIBED_THREADS.line("""
-    {threads} threads of the job want to run on {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time
+    {threads} threads of the job compete for {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time
     - saw thread of the job: more busy threads than CPUs | {threads} busy threads, {cpus:.0f} CPUs allowed | at most {cpus:.0f}
     - saw schedstat: waits for a CPU | {delay:.0%} of the time runnable but not running | below 5 %
     - not contended_cpu: the job itself uses the CPU time
@@ -286,7 +286,7 @@ CONTENDED = CONTENDED_CPU.line("""
     {steal:.0%} is stolen by the hypervisor]
     - saw schedstat: waits for a CPU | {delay:.0%} of the time runnable but not running | below 5 %
     - saw host of {where}: used outside the job | {others:.0%} of the CPU time used, steal {steal:.0%} | below {least:.0%}
-    - not oversubscribed_threads: threads of the job that want to run: {crowd}
+    - not oversubscribed_threads: runnable threads of the job: {crowd}
     - next: top -o %CPU
     - next: taskset -cp CPUS PID gives the job CPUs of its own
 """)
@@ -381,7 +381,7 @@ def _at_its_limit(case: Case, seen: Seen[r.Cgroup]) -> Evidence | None:
         return None
     if group.memory_bytes and group.memory_limit_bytes and group.memory_bytes >= NEARLY_ALL * group.memory_limit_bytes:
         used = f"{group.memory_bytes / 2**20:,.0f} of {group.memory_limit_bytes / 2**20:,.0f} MiB used"
-        return case.saw("cgroup", group.path, "at its memory limit", used, "room to spare", seen.at)
+        return case.saw("cgroup", group.path, "at its memory limit", used, "below its limit", seen.at)
     growth = partial(history.growth, r.Cgroup, group.path, seconds=WINDOW_SECONDS)
     hits = growth(of=lambda g: float((g.memory_max_events or 0) + (g.memory_high_events or 0)))
     if not hits or hits[0] <= 0:

@@ -33,30 +33,30 @@ GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gl
 BY_THE_PROGRAM = replace(BLOCKED_NETWORK, owner="user_code")
 SENDS_NOTHING = BLOCKED_NETWORK.line("""
     {who} waits for {peer}, which has sent nothing for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
-    - not starved_by_network: not one byte arrived meanwhile
+    - not starved_by_network: no byte arrived meanwhile
     - next: [fuser -v {tty:quote}]
     - next: [{tty:if}look at the device; read with a time limit (select)][{request:if}give the request a timeout]
 """)
 TAKES_NOTHING = BLOCKED_NETWORK.line("""
-    {who} waits for {awaited}, which has taken nothing for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
-    - not starved_by_network: not one byte was taken meanwhile
+    {who} waits for {awaited}, which has read nothing for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
+    - not starved_by_network: no byte was read meanwhile
     - next: [look at pid {holder}, which holds the other end, and ]give the send a timeout (or let a thread of its own send, from a queue
       that may overflow)
 """)
 NO_VISITORS = BLOCKED_NETWORK.line("""
     {who} waits for {awaited}; none has come for {quiet:time}[{far:if}; there pid {far.pid} is at {there}]
-    - not starved_by_network: not one byte arrived meanwhile
+    - not starved_by_network: no byte arrived meanwhile
     - next: give the request a timeout
 """)
 SERVED_BY_THE_JOB = BY_THE_PROGRAM.line("""
     pid {start} at {line} waits for {what}; there {who} {does}
-    - not blocked_child: it is talked to over the network
+    - not blocked_child: the wait is for an answer over the network
     - next: give the request a timeout
     - next: perfwatch capture stacks {pid}
 """)
 IN_A_CIRCLE = BY_THE_PROGRAM.line("""
     {who} waits for {what}, and {others} in turn for it: none of them sends
-    - not blocked_child: it is talked to over the network
+    - not blocked_child: the wait is for an answer over the network
     - next: give the request a timeout
     - next: perfwatch capture stacks {pid}
 """)
@@ -208,7 +208,7 @@ def _next_at_rendezvous(case: Case, chain: Chain) -> tuple[str, ...]:
     if not whole(case) and (unseen := case.lacks("ranks")) is not None and unseen.advice:
         return (unseen.advice,)
     if not whole(case) and have_met(case):
-        return ("look into the log of the rank that is gone: how did it end?",)
+        return ("check the log of the rank that ended",)
     if chain.end.detail == "store":
         return ("find the rank that should have set the key: perfwatch capture stacks shows where each is",)
     compare = "compare MASTER_ADDR, MASTER_PORT and WORLD_SIZE of every rank"
@@ -253,11 +253,13 @@ def departed(case: Case) -> tuple[tuple[Culprit, ...], str]:
 
 def absent(case: Case, present: list[int], seen: int, size: int) -> str:
     """That some are not there, in words: have not come, or were there and are gone."""
-    where = "not on this machine or not there at all"
+    where = "on another machine, or not started"
     if unseen := case.lacks("ranks"):
         where = f"not seen here: {unseen.reason}"
     elif have_met(case):
-        where = "gone since they met" + ("" if _lead_nowhere_else(case) else ", or where it cannot be seen from here")
+        where = "gone since the rendezvous" + (
+            "" if _lead_nowhere_else(case) else ", or where it cannot be seen from here"
+        )
     ranks = missing(present, seen, size)
     if not ranks or len(ranks) > SHOWN:
         return f"{size - seen} of {size} ranks are {where}"
@@ -275,7 +277,7 @@ def _missed_at_rendezvous(case: Case, chain: Chain) -> str:
         names = rank.process.environment
         places.setdefault(f"{names.get('MASTER_ADDR', '?')}:{names.get('MASTER_PORT', '?')}", rank.rank)
     apart = ", ".join(f"rank {rank} at {place}" for place, rank in list(places.items())[:SHOWN])
-    told = f", and they look for each other at different places: {apart}" if len(places) > 1 else ""
+    told = f", and their rendezvous addresses differ: {apart}" if len(places) > 1 else ""
     return f"the others, though all {len(case.ranks)} ranks are here{told}"
 
 

@@ -232,9 +232,9 @@ def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
     most, fewest = max(spent for spent, _ in others), min(writes for _, writes in others)
     if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
         return ()
-    claim = "has computed on one task far longer than any other worker on all of its own"
-    figures = f"{duration(own)} of CPU, the others {duration(most)} at most, in no more tasks than they"
-    return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers are handed alike tasks in turn", mine.at),)
+    claim = "has computed on one task far longer than any other worker on all its tasks"
+    figures = f"{duration(own)} of CPU, the others {duration(most)} at most, in no more tasks"
+    return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers get similar tasks in turn", mine.at),)
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
@@ -263,7 +263,7 @@ def way_out(case: Case, chain: Chain) -> tuple[str, ...]:
     end = chain.end
     if awaited(end.node) == ROOM and end.others == (chain.start.pid,):
         return (
-            f"pid {chain.start.pid} reads that queue and waits for pid {end.node.pid}: let it read on while it waits",
+            f"pid {chain.start.pid} reads that queue and waits for pid {end.node.pid}: let it keep reading while it waits",
         )
     return forked_with_a_lock(case, end) or ((RAISES,) if end.node.role == "worker" else ())
 
@@ -451,29 +451,29 @@ LEFT_WAITING = {
         - next: wait with a timeout
     """),
     ROOM: DEAD_WORKER.line("""
-        {who} waits for {what} between processes, which its reader makes; {ended} {has} ended[ ({known})]
+        {who} waits for {what} between processes, which only its reader can free; {ended} {has} ended[ ({known})]
         - not stuck_worker: every living process that could unblock it is blocked itself
         - next: {looks}
-        - next: put with a timeout, and ask whether its reader is alive: process.is_alive()
+        - next: put with a timeout, and check that its reader is alive: process.is_alive()
     """),
 }
 LEFT_ITS_QUEUE = DEAD_WORKER.line("""
     {ended} {has} ended[ ({known})], and pid {start} at {line} waits for more from it; {who} waits for room in a queue
     - not stuck_worker: every living process that could unblock it is blocked itself
     - next: {looks}
-    - next: ask process.is_alive() where get() times out, or put a last item on every way out of the process
+    - next: check process.is_alive() when get() times out, or put a final item on every exit path of the process
 """)
 LEFT_ITS_PIPE = DEAD_WORKER.line("""
     {ended} {has} ended[ ({known})], and pid {start} at {line} waits for it to write; all others that hold that pipe wait themselves
     - not stuck_worker: every living process that could unblock it is blocked itself
     - next: {looks}
-    - next: ask process.is_alive() where get() times out, or put a last item on every way out of the process
+    - next: check process.is_alive() when get() times out, or put a final item on every exit path of the process
 """)
 TOOK_A_LOCK_ALONG = DEAD_WORKER.line("""
-    {ended} {gone} gone[ ({how})], and {who} waits for a lock between processes that {kept} never gave back
+    {ended} {gone} gone[ ({how})], and {who} waits for a lock between processes that {kept} never released
     - not stuck_worker: every living process that could unblock it is blocked itself
     - next: {looks}
-    - next: release it on every way out: with lock: ...
+    - next: release it on every exit path: with lock: ...
 """)
 
 BLOCKED_CHILD = Cause("blocked_child", "hung", "user_code", (Process, Thread))
@@ -483,7 +483,7 @@ CHILD_STANDS = BLOCKED_CHILD.line("""
 """)
 TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
 DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
-EMPTY = "take everything out of the queue before join(): a process does not end before what it put there is taken"
+EMPTY = "empty the queue before join(): a process does not exit until its items are taken"
 
 
 # Stopped
@@ -561,7 +561,7 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
     workers = [node_of(case.history, case.job, pid) for pid in chain.end.others]
     idle_seconds = min((silence(case.history, worker) or 0.0 for worker in workers), default=0.0)
     successor = replaced(case, chain)
-    what = "died and was replaced; its task is lost" if successor else "took a task that is in no worker now"
+    what = "died and was replaced; its task is lost" if successor else "took a task that no worker has now"
     return hung(
         case,
         LOST_TASK,

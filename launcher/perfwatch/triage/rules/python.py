@@ -87,10 +87,10 @@ DEBUG_APIS_ON = Cause("debug_apis_on", "slow", "user_code", (Stack,))
 CONTENDED_LOCK = Cause("contended_lock", "slow", "user_code", (Thread, Stack))
 
 # What the host does, and what helps: each launch is a part of a kernel's time, so that launches alone never leave a card idle.
-COMPUTES = ("Python computes at {at}", "write {at} with tensors or a native library, without loops in Python")
+COMPUTES = ("Python computes at {at}", "rewrite {at} with tensors or a native library instead of Python loops")
 IDLES = (
     "the host computes itself, mostly at {at}",
-    "compute on the GPU what {at} computes on the host, less often, or with more CPU threads",
+    "move the computation at {at} to the GPU, do it less often, or give it more CPU threads",
 )
 LAUNCHES = (
     "Python launches kernels more slowly than the card runs them, mostly at {at}",
@@ -142,7 +142,7 @@ HELD_UP = HOST_BOUND_PYTHON.line("""
     - saw stack: turns in loops of Python below {at} | {lost:.0%} of {seen.samples} samples; {one.owned} dumps with the GIL,
       {one.released} without | arithmetic of torch, without the GIL
     - not cpu_training: it is not torch that computes there
-    - next: write {at} with tensors, without loops in Python, or let it look at fewer steps
+    - next: rewrite {at} with tensors instead of Python loops, or call it in fewer steps
 """)
 
 
@@ -181,7 +181,7 @@ IN_A_HOOK = HOST_BOUND_PYTHON.line("""
     a hook that torch calls within each step computes {lost:.0%} of the time, mostly at {at}, and not in torch
     - saw stack: is in another library than torch below a hook | {lost:.0%} of {seen.samples} samples | arithmetic of torch
     - not cpu_training: it is not torch that computes there
-    - next: let {at} look at fewer steps, or at less, or with tensors
+    - next: call {at} in fewer steps, give it less data, or use tensors
 """)
 HOOKED_LIBRARY = Part(
     IN_A_HOOK,
@@ -245,7 +245,7 @@ TOOLS = {  # by comm, which is cut to 15
 AID = DEBUG_APIS_ON.line("""
     a debugging aid is on: {first.claim} ({first.observed})[ at {works_at}][, switched on around {around}]
     - not host_bound_python: {why}
-    - next: take torch.autograd.set_detect_anomaly, the profiler or the variable out
+    - next: remove torch.autograd.set_detect_anomaly, the profiler or the variable
 """)
 UNDER_A_TOOL = DEBUG_APIS_ON.line("""
     the job runs under {tool}, through which every CUDA call passes; its GPU waits for the host {lost:.0%} of the time
@@ -371,22 +371,22 @@ LOCKED = CONTENDED_LOCK.line("""
     - saw stack: waits for a lock | {lost:.0%} of {seen.samples} samples | below 2 %
     - saw thread of pid {pid} thread {tid}: runs again | {moved.times} times | 0 would mean a hang
     - saw thread of pid {pid} thread {node.tid} if works: runs meanwhile | {runs:.0%} of a core
-    - saw source of pid {pid} thread {node.tid} if rests: rests where a lock of that name is held | at {owner} | lets go first
+    - saw source of pid {pid} thread {node.tid} if rests: sleeps where it holds a lock of that name | at {owner} | releases it first
     - not deadlocked_locks: it runs again and again
     - next: look at {owner}: do the slow part outside of the lock
 """)
 FILE_LOCKED = CONTENDED_LOCK.line("""
     the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile
     - saw stack: waits for a lock on a file | {lost:.0%} of {seen.samples} samples | below 2 %
-    - saw syscall: waits or sleeps while others hold the lock | in {looks} looks | hardly ever
+    - saw syscall: waits or sleeps while others hold the lock | in {looks} samples | hardly ever
     - not waiting_for_file: it gets the lock again and again
     - not slow_output: it sleeps there: nothing is written
     - next: hold the lock for as long as one write takes, and do the rest outside of it
     - next: fuser -v {path}
 """)
 IN_TURN = CONTENDED_LOCK.line("""
-    {waits} waiting in turn for {locked.lock}, which one of them has at a time[, mostly at {line}]
-    - saw lock of {locked.lock}: is had by another worker | {locked.sightings} times, by pid {named} | free
+    {waits} waiting in turn for {locked.lock}, which one of them holds at a time[, mostly at {line}]
+    - saw lock of {locked.lock}: is held by another worker | {locked.sightings} times, by pid {named} | free
     - not starved_by_transforms: most of the workers wait, one works
     - next: {locked.next}
 """)
@@ -484,7 +484,7 @@ KEPT = CONTENDED_LOCK.line("""
     - saw thread of pid {pid} thread {tid}: asks for the GIL | {asks} | never, or now and then
     - saw thread of pid {pid} thread {owner} if meanwhile: runs meanwhile | {meanwhile:.0%} of a core
     - not held_gil: the training thread gets its turn: it runs {wait.run_share:.0%} of the time
-    - next: move {moves} to a process of its own, let it sleep between its rounds, or do it in native code that releases the GIL
+    - next: move {moves} to a separate process, let it sleep between iterations, or use native code that releases the GIL
     - next: python3.13t has no GIL, if every extension of the program is built for it
 """)
 OWN_WAITS = (Bin.DATA, Bin.RANKS, Bin.LOCK, Bin.SLEEPING, Bin.RETRYING)

@@ -61,8 +61,8 @@ COMPANIONS, MANY_COMPANIONS = 2.5, 5.0
 SKIPS = SKIPPING_STEPS.line("""
     the loop runs but the optimizer makes no step: at least {turns} backward passes in {seen.seconds:time}, no update[{elsewhere:if}, at
     lines where no step was made before]
-    - saw stack: backward without an optimizer step | {turns} passes, {beside:.1f} samples of a step due by what goes with it, 0 in one,
-      of {seen.samples} | one step per pass
+    - saw stack: backward without an optimizer step | {turns} passes, {beside:.1f} samples of a step expected, none seen, of
+      {seen.samples} | one step per pass
     - saw steps if counted: the count stands still | {counted} | grows
     - not evaluating: backward passes run
     - next: look at what the guard tests: a loss or gradients that are NaN, infinite or too large
@@ -77,23 +77,23 @@ LEAVES = SKIPPING_STEPS.line("""
     - next: lower the learning rate
 """)
 ASKED_IN_VAIN = SKIPPING_STEPS.line("""
-    the optimizer is asked for steps, and no gradients are made: {at} is left before the backward pass
+    the optimizer is called, but no gradients are computed: {at} returns before the backward pass
     - saw stack: forward passes that an optimizer's step asked for | {asked} of {since.samples} samples, none in a backward pass |
       backward in each step
     - not evaluating: an optimizer asks for these passes
     - next: look at what the guard tests: a loss or gradients that are NaN, infinite or too large
     - next: lower the learning rate
 """)
-TESTED = "look at what the loop tests of a batch before it trains on it: nothing passes"
+TESTED = "check the condition that a batch must meet before training: no batch meets it"
 DROPS = SKIPPING_STEPS.line("""
     no step for {found.seconds:time}: about {found.batches} batches have arrived since and were dropped at {at}
-    - saw loader: batches are taken | about {found.batches} batches were ordered in place of those that came, in {found.seconds:time} |
+    - saw loader: batches are taken | about {found.batches} more batches were requested in {found.seconds:time} |
       a step for each
     - saw stack: none is trained on | {found.seen.samples} samples, none in a forward pass, a backward pass or the optimizer | training
       code after each batch
     - saw steps if counted: the count stands still | {counted} | grows
     - not starved_by_transforms: batches come, and no step is made of them
-    - next: look at what the loop tests of a batch before it trains on it: nothing passes
+    - next: check the condition that a batch must meet before training: no batch meets it
 """)
 MAY_RESUME = (TESTED, "a run that was resumed skips what it has trained on before: then this ends")
 
@@ -250,7 +250,7 @@ def leaves_early(case: Case, rank: Member, seen: Profile) -> Finding | None:
     if turns_within(case.history, rank.pid, case.progress[rank.pid].thread) is not None:
         return None
     guarded, cleared = found.tests_for_finite, training.cleared_samples(case, rank)
-    why = "it seems to leave at a loss that is not finite" if guarded else "it clears gradients and makes none"
+    why = "it seems to skip batches whose loss is not finite" if guarded else "it clears gradients but computes none"
     facts = Facts(why=why, does="tests its loss" if guarded else "gradients are cleared in it")
     facts |= Facts(confidence=Level.HIGH if guarded and cleared >= FEW_TIMES else Level.MEDIUM)
     facts |= Facts(frame=found.frame, seen=seen, forward=seen.share("forward"), cleared=cleared)
@@ -290,8 +290,8 @@ LOOKS = 60  # samples since the change, in which no other cause was found
 A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
 QUARTERS = 4  # of the run: by chance four are in order once in 24 times
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
-LONGER_INPUTS = "inputs that become longer do this by design (a curriculum, batches sorted by length)"
-BECOMES_LONGER = "look at what {at} goes through: does it become longer with every step?"
+LONGER_INPUTS = "growing inputs do this by design (a curriculum, batches sorted by length)"
+BECOMES_LONGER = "look at what {at} iterates over: does it grow with every step?"
 SHIFTED = REGRESSED.line("""
     steps became {times:.2f} times as long about {ago:time} ago: {earlier:step} before, {now:step} now
     - saw steps: the median shifted | {earlier:step} over {index} steps, then {now:step} over {rest} | one median
@@ -309,15 +309,15 @@ SHARE_GROWS = REGRESSED.line("""
     - saw stack: ever more of the time is at {at} | {shares} of {seen.samples} samples in order | one share
     - saw process: its memory grows | {grown:.0f} MiB in {seen.seconds:time} | the same
     - not serial_loading: it took a smaller part of the time before
-    - next: look at what {at} goes through: does it become longer with every step?
+    - next: look at what {at} iterates over: does it grow with every step?
 """)
 KEEPS_GRAPH = REGRESSED.line("""
-    backward takes {lost:.0%} of the time at {at}, which keeps the graph ({keeps}), and memory grows by {grown:.1f} MiB/s: it goes back
-    through more steps each time
+    backward takes {lost:.0%} of the time at {at}, which keeps the graph ({keeps}), and memory grows by {grown:.1f} MiB/s: each pass goes
+    back through more steps
     - saw stack: is in backward | {lost:.0%} of {samples} samples | two thirds
     - saw process: its memory grows | {grown:.1f} MiB/s | rests
     - not cpu_training: a graph of one step takes no such share, and is freed
-    - next: detach what one step hands to the next (state.detach()), and leave {keeps} out at {at}
+    - next: detach what one step passes to the next (state.detach()), and remove {keeps} at {at}
 """)
 
 
@@ -362,7 +362,7 @@ def _grows(case: Case, rank: Member, first: float, last: float, count: int) -> O
     seen = case.profile(rank, MINUTE_SECONDS)
     frame, share = carrier(seen, first, last) or (None, 0.0)
     by_model = frame is not None and seen.share_where(partial(_in_model, frame)) >= MOSTLY * share
-    advice = "look for what becomes longer with every step: inputs, a list, a graph that is kept"
+    advice = "look for something that grows with every step: inputs, a list, a graph that is kept"
     if (at := show(frame)) is not None:
         advice = BECOMES_LONGER.format(at=at)
     if by_model:
@@ -566,8 +566,8 @@ BACKS_OFF = RETRYING.line("""
 WORKERS_BACK_OFF = RETRYING.line("""
     {waits} backing off and retrying {share:.0%} of the time[, mostly at {line}]
     - saw stack of {kind}: sleep between tries | {share:.0%} of their samples | 0 %
-    - not starved_by_network: they sleep between two tries: no answer is under way
-    - next: look at what {line} calls: who refuses, and why?
+    - not starved_by_network: they sleep between two tries: no response is pending
+    - next: look at what {line} calls: which service refuses, and why?
 """)
 RESTARTS = Cause(RESTARTED, "slow", "user_code", ()).line("""
     {how} of rank {found.rank} in {found.seconds:time}

@@ -43,7 +43,7 @@ COPIED = Line(
     "copies of the model in memory take {lost:.0%} of the time: at least {kept.times} copies in {kept.seen.seconds:time}, at {at}",
     (SAVED.saw[0]._replace(claim="copies again and again"),),
     (("regressed", "the time goes into copies, not into the steps"),),
-    ("copy less often, or into one model that is kept: kept.load_state_dict(model.state_dict())",),
+    ("copy less often, or reuse one copy: kept.load_state_dict(model.state_dict())",),
 )
 
 
@@ -144,7 +144,7 @@ def _progress_seen(case: Case, phase: Phase, syncing: bool) -> str:
 
 # What is written, and what helps.
 WRITTEN = {
-    Bin.OUTPUT: ("output", "redirect the output to a file, and leave it to the kernel when that goes to the disk"),
+    Bin.OUTPUT: ("output", "redirect the output to a file, and let the kernel write it back"),
     Bin.PICTURES: ("pictures", "hand pictures to a thread or a process that encodes them"),
     Bin.ROWS: ("rows of a database", "put the rows of many steps into one transaction (executemany)"),
 }
@@ -152,7 +152,7 @@ STANDS_SECONDS, LONGER_WRITE = 2.0, 3.0  # times the longest write before
 WRITES = SLOW_OUTPUT.line("""
     the training thread writes {what} {lost:.0%} of the time at {at}
     - saw stack if writing: prints or logs | {writing:.0%} of {seen.samples} samples | below 2 %
-    - saw syscall if blocked: blocked in a write that has to wait | {blocked:.0%} of samples | 0 %
+    - saw syscall if blocked: blocked in write() | {blocked:.0%} of samples | 0 %
     - not blocked_pipe: the writes go through, slowly
     - next: write every hundredth step
     - next: {advice}

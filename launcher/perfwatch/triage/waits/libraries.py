@@ -77,7 +77,7 @@ def of_a_library(history: History, job: Job, node: Node) -> Found | None:
     library = keeper_of(node) if node.motion.frozen and node.tid == node.pid else None
     if library is None or _waits_for_the_training(history, node):
         return None
-    told = f"visitors, in an event loop of {library}: it is at rest, and nothing is asked of it"
+    told = f"visitors, in an event loop of {library}: it is idle and has no request"
     return _at_own_code(history, job, node) or (told, (), End("idle", node))
 
 

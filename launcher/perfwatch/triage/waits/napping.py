@@ -40,7 +40,7 @@ def at_rest(case: Case, chain: Chain, child: Member) -> Rest | None:
     if not polls_by_programs(case, child):
         return None
     names = _programs(case, child)
-    said = f"{names.count(NAPS)} of the {len(names)} programs that were met are {NAPS}, and what they used is next to nothing"
+    said = f"{names.count(NAPS)} of the {len(names)} programs that it started are {NAPS}, and they used almost no CPU"
     return Rest("starts brief programs and sleeps in between", _evidence(case, chain, child, said))
 
 

@@ -494,7 +494,7 @@ def _ends_here(history: History, job: Job, node: Node, others: list[Node]) -> tu
     if node.wait is not None and node.wait.shared and not node.wait.futex_unlinked and not locked:
         return f"{what} between processes", (), End("lock", node, detail=OUTSIDE_HELD)
     if waits_forever(node) and node.motion.samples > 1 and reduces(history, node.pid):
-        told = f"{what}, which a collective that is under way may bring"
+        told = f"{what}, which a collective in progress may deliver"
         return told, (), End("collective", node, others=locked, detail=CALLBACK)
     return what, (), End("lock", node, others=locked)
 
