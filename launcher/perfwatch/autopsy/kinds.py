@@ -2,6 +2,8 @@
 
 import re
 
+from perfwatch.autopsy.written_texts import CONFIGURATION, PAGE, SCRIPT, SOURCE, TABLE, kind_of_written
+
 HEAD_BYTES = 65536
 MOST_ODD, FEW_ODD = 0.02, 3  # control characters in a text: a share, and that many in a short one
 _ODD = bytes([*range(1, 8), *range(14, 27)])
@@ -24,6 +26,7 @@ REFUSED = {
     "core dump or program": "gdb PROGRAM CORE -batch -ex 'thread apply all bt' makes a text of it",
     "empty": "nothing is in it",
     "binary file": "perfwatch reads texts, dumps, stacks and traces",
+    **dict.fromkeys((SOURCE, SCRIPT, CONFIGURATION, TABLE, PAGE), "it is no log: give what the job has printed"),
 }
 
 _TRACE = re.compile(rb'"traceEvents"\s*:|"deviceProperties"\s*:|"baseTimeNanoseconds"\s*:|"displayTimeUnit"\s*:')
@@ -78,7 +81,9 @@ def kind_of(head: bytes) -> str:
         return GDB
     if _DCGM.search(head[:4000]):
         return DCGM
-    return LOG if _is_text(head) else "binary file"
+    if not _is_text(head):
+        return "binary file"
+    return kind_of_written(head.decode("utf-8", "replace"), len(head) < HEAD_BYTES) or LOG
 
 
 def _of_json(head: bytes) -> str:
