@@ -197,7 +197,8 @@ def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: 
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("words", "code", "said"), [(("--rank", "3"), 62, "the job has no rank 3 on this machine; its ranks have no numbers"), ((), 3, "no process")]
+    ("words", "code", "said"),
+    [(("--rank", "3"), 62, "the job has no rank 3 on this machine; its ranks have no numbers"), ((), 3, "no process")],
 )
 def test_a_rank_or_a_job_that_is_not_there_is_said(
     job: int, tmp_path: Path, words: tuple[str, ...], code: int, said: str

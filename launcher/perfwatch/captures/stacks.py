@@ -208,7 +208,9 @@ def _allow_native(request: Request, scene: Scene) -> None:
 
 def _of_unclear_parts(job: Job, answers: dict[int, bytes] | None) -> list[Reading]:
     """The stacks that tell whether a rank only waits for others that it has started; none where it has started no training."""
-    children = [one.pid for one in job.members.values() if one.role == "child" and one.alive and one.process.torch_loaded]
+    children = [
+        one.pid for one in job.members.values() if one.role == "child" and one.alive and one.process.torch_loaded
+    ]
     return _plain([*(rank.pid for rank in job.ranks), *children], Scene(()).proc, answers) if children else []
 
 

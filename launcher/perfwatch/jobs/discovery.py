@@ -278,9 +278,7 @@ def _found(machine: Machine, filesystem: Filesystem, child: Caller) -> tuple[lis
     return _joined(filesystem, child, machine, tops, found), hidden
 
 
-def _together(
-    filesystem: Filesystem, machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]
-) -> FoundJob:
+def _together(filesystem: Filesystem, machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]) -> FoundJob:
     processes = tuple(process for one in jobs for process in one.tops)
     return FoundJob(processes, _job(filesystem, machine, [process.pid for process in processes], tops))
 
@@ -387,7 +385,7 @@ def who_is_who(filesystem: Filesystem, processes: Iterable[Process], stacks: Ite
         processes: of one job.
         stacks: of some of them, which say more.
     """
-    records = [Record(0.0, one) for one in (*processes, *stacks)]
+    records = [*(Record(0.0, one) for one in processes), *(Record(0.0, one) for one in stacks)]
     job = read_job(History(records, 0.0))
     programs = [one.pid for one in job.members.values() if one.process.torch_loaded and one.role in ("rank", "child")]
     if job.numbered or len(programs) < 2:
