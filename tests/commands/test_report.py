@@ -61,7 +61,7 @@ def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
 
 def test_a_file_in_a_checkout_is_announced_as_one(tmp_path: Path) -> None:
     """It could be committed by mistake."""
-    folder = record(tmp_path / "sessions" / "one")
+    folder = record(tmp_path / "one")
     (tmp_path / "project" / ".git").mkdir(parents=True)
 
     done = report(str(folder), cwd=tmp_path / "project")
