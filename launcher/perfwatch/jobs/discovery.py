@@ -86,6 +86,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
         watched_by: how its watcher calls itself; None where it has none of ours.
         memory_bytes: of an orphan, what it holds of the machine's memory.
         shared_bytes: the part of it that is shared memory.
+        working_directory: of its top; None where that may not be read.
     """
 
     pid: int
@@ -102,6 +103,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     watched_by: str | None = None
     memory_bytes: int | None = None
     shared_bytes: int | None = None
+    working_directory: str | None = None
 
 
 class Zombie(msgspec.Struct, frozen=True, kw_only=True):
@@ -473,7 +475,13 @@ def _listed_job(
         watched_by=known.watched_by,
         memory_bytes=sum(one.resident_bytes for one in used if one is not None) if orphan else None,
         shared_bytes=sum(one.shared_bytes or 0 for one in used if one is not None) if orphan else None,
+        working_directory=working_directory(filesystem, top.pid),
     )
+
+
+def working_directory(filesystem: Filesystem, pid: int) -> str | None:
+    """That of a process; None where it may not be read."""
+    return optional(partial(filesystem.readlink, f"{filesystem.proc}/{pid}/cwd"))
 
 
 def _cards(filesystem: Filesystem, pid: int) -> frozenset[int]:
