@@ -181,6 +181,16 @@ def test_the_command_samples_at_once_and_leaves_nothing_behind(job: int, tmp_pat
 
 
 @pytest.mark.live
+def test_a_capture_that_is_refused_leaves_no_recording(job: int, tmp_path: Path) -> None:
+    """So the newest one is still the one of a job that was judged."""
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "home")}
+    done = perfwatch("capture", "torch", str(job), env=environment)
+
+    assert done.returncode in (61, 62), done
+    assert [one.name for one in (tmp_path / "home").iterdir() if not one.name.startswith(".")] == []
+
+
+@pytest.mark.live
 def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: Path) -> None:
     """Neither what is called like one, nor what looks like one."""
     done = captured(tmp_path / "home", str(job), "--locals")

@@ -102,7 +102,9 @@ def _verdicts(pids: list[int], place: Path, status: StatusLine) -> dict[int, Lis
     seconds = MOST_SECONDS
     began, waiting, looks = time.monotonic(), list(pids), dict[int, _Look]()
     found: dict[int, ListedVerdict] = {}
-    status.begin(f"judging {len(pids)} jobs: {duration(LOOK_SECONDS)} of samples each, at most {duration(seconds + LEAVE_SECONDS)}")
+    count = f"{len(pids)} job{'' if len(pids) == 1 else 's'}"
+    most = duration(seconds + LEAVE_SECONDS)
+    status.begin(f"judging {count}: {duration(LOOK_SECONDS)} of samples each, at most {most}")
     import perfwatch.attach.attached  # noqa: F401  # before the forks
 
     try:
@@ -114,7 +116,7 @@ def _verdicts(pids: list[int], place: Path, status: StatusLine) -> dict[int, Lis
                 if (verdict := looks.pop(pid).verdict()) is not None:
                     found[pid] = verdict
             done = len(pids) - len(waiting) - len(looks)
-            status.now(f"judged {done} of {len(pids)} jobs in {duration(time.monotonic() - began)}")
+            status.now(f"judged {done} of {count} in {duration(time.monotonic() - began)}")
             time.sleep(TURN_SECONDS)
     finally:
         for look in looks.values():

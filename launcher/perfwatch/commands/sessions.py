@@ -16,7 +16,7 @@ def sessions(
     action: Annotated[str, Argument("[list|rm|prune]", "What to do; list by default.", kind=OneOf(ACTIONS))] = "list",
     names: Annotated[
         list[str] | None,
-        Argument("[SESSION]...", "rm: names or folders of sessions; list: parts of names or of commands, *."),
+        Argument("[SESSION]...", "rm: names or folders; list: parts of names or commands."),
     ] = None,
     older: Annotated[
         float | None,

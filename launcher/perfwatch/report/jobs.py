@@ -143,7 +143,7 @@ def _rows(job: ListedJob, ranks: bool, ambiguous: bool) -> Iterator[Row]:
     sick = [one for one in (*job.ranks, *job.workers) if one.state in UNUSUAL]
     shown = [*_most_silent(job.ranks, MOST_RANKS), *_most_silent(job.workers, 1)] if ranks else []
     for one in sorted({one.pid: one for one in (*shown, *sick[:MOST_RANKS])}.values(), key=_order):
-        yield _row(one)
+        yield _row(one, "worker" in one.role or job.kind == "orphan")
     left = len(job.ranks) - MOST_RANKS
     if ranks and left > 0:
         yield "", "", "", "", "", "", "", f"and {left} more ranks that ran since"
@@ -153,8 +153,7 @@ def _order(one: ListedProcess) -> tuple[bool, int, int]:
     return "worker" in one.role, one.rank or 0, one.pid
 
 
-def _row(one: ListedProcess) -> Row:
-    worker = "worker" in one.role
+def _row(one: ListedProcess, worker: bool) -> Row:
     if one.rank is not None:
         role = f"worker of rank {one.rank}" if worker else f"rank {one.rank}"
     else:
