@@ -65,10 +65,10 @@ def uncompress(folder: Path) -> Path:
     return folder
 
 
-def record(folder: Path, seconds: int = 3) -> Path:
+def record(folder: Path, seconds: int = 3, **changes: object) -> Path:
     """A finished session: so many seconds of readings, a verdict after two, an outcome at the end."""
     folder.mkdir(mode=0o700)
-    recorder = Recorder(folder, session())
+    recorder = Recorder(folder, session(**changes))
     for second in range(seconds):
         recorder.append(float(second), readings(second))
     recorder.event(2.0, "verdict", "worker 758 sleeps", verdict())

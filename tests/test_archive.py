@@ -206,8 +206,12 @@ def test_a_file_that_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "beside", "told"),
-    [("session.json", True, "name its folder"), ("train.py", False, "nor an archive of one")],
-    ids=["a part of a session", "a script"],
+    [
+        ("session.json", True, "name its folder"),
+        ("train.py", False, "nor an archive of one"),
+        ("passwd", False, "nor an archive of one"),
+    ],
+    ids=["a part of a session", "a script", "another text"],
 )
 def test_another_file_is_called_what_it_is(tmp_path: Path, name: str, beside: bool, told: str) -> None:
     """And the fix names what was meant: the folder, or the job that runs."""
@@ -215,7 +219,8 @@ def test_another_file_is_called_what_it_is(tmp_path: Path, name: str, beside: bo
 
     with pytest.raises(SessionUnreadable, match=told) as refused, archive.opened(tmp_path / name):
         pass
-    assert (str(tmp_path) if beside else f"perfwatch attach {name}") in refused.value.advice
+    advised = f"perfwatch attach {name}" if name.endswith(".py") else "perfwatch autopsy FILE"
+    assert (str(tmp_path) if beside else advised) in refused.value.advice
 
 
 def _header(type_: bytes, size: int) -> bytes:

@@ -512,6 +512,36 @@ def test_the_only_job_is_meant_and_of_several_none(machine: FakeMachine, tmp_pat
     assert [line.split()[2] for line in told.value.advice.splitlines()] == ["300", "400"]
 
 
+def test_jobs_of_one_command_are_told_apart_by_their_working_directories(machine: FakeMachine, tmp_path: Path) -> None:
+    """In the list, where one has to choose, and as what names the job; a path is first of all a directory."""
+    for number, pid in enumerate((100, 200)):
+        (folder := tmp_path / f"run-{number}").mkdir()
+        machine.process(pid, 1, "python train.py")
+        (machine.proc / str(pid) / "cwd").symlink_to(folder)
+    machine.process(300, 1, f"python {tmp_path}/run-1/other.py")
+    lines = rendered(listed(machine), 200)
+    with pytest.raises(UsageError) as told:
+        chosen(machine, tmp_path, target="train.py")
+
+    assert [line.split("  ")[-1].strip() for line in lines[1:3]] == [
+        f"in {tmp_path}/run-{n}: python train.py" for n in (0, 1)
+    ]
+    assert " in " not in lines[3]
+    assert f"perfwatch attach 200    # in {tmp_path}/run-1: python"[:120] in told.value.advice
+    assert chosen(machine, tmp_path, target=f"{tmp_path}/run-1/") == 200
+    assert listed(machine).jobs[0].working_directory == str(tmp_path / "run-0")
+
+
+def test_a_part_of_a_job_that_has_ended_says_so() -> None:
+    """Not just that it is a rank."""
+    gone = msgspec.structs.replace(listed_process(120, rank=1), state="Z")
+    unnumbered = msgspec.structs.replace(listed_process(121), state="T")
+    lines = rendered(Listing(jobs=(listed_job(ranks=(listed_process(110), gone, unnumbered)),), hidden=0), 160)
+
+    assert lines[2].endswith("training process")
+    assert lines[3].endswith("rank 1 that has ended; its parent has not reaped it")
+
+
 def test_of_several_jobs_the_one_that_hangs_is_named_first(crowded: FakeMachine, tmp_path: Path) -> None:
     """As its watcher says."""
     hung = Known(verdict=ListedVerdict(state="hung", cause="stuck_worker"))

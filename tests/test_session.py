@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfwatch.errors import SessionUnreadable, SessionUnwritable
-from perfwatch.recording.finding import find_session
+from perfwatch.recording.finding import find_session, find_sessions
 from perfwatch.recording.session import choose_directory, filesystem_of, homes_of_sessions, is_local, session_name
 from perfwatch.run.dumps import MOST_DUMP_BYTES, keep_dumps
 from perfwatch_probes.deadline import Inline
@@ -183,6 +183,7 @@ def make_session(folder: Path, age: float) -> Path:
     """A folder that looks like a session of that age."""
     folder.mkdir(parents=True)
     (folder / "session.json").write_text("{}")
+    (folder / "events.jsonl").write_text('{"kind": "verdict", "verdict": {"state": "healthy"}}\n')
     os.utime(folder / "session.json", (age, age))
     return folder
 
@@ -195,6 +196,21 @@ def test_the_newest_session_is_found_without_an_argument(tmp_path: Path) -> None
     found = find_session(None, {"XDG_STATE_HOME": str(tmp_path / "x")}, Inline())
 
     assert found == newest
+
+
+def test_the_newest_session_tells_of_a_job(tmp_path: Path) -> None:
+    """Not one that was begun and came to no verdict, nor files in which no end was found; those only where there is no other."""
+    judged, earlier = make_session(tmp_path / "judged", 2000), make_session(tmp_path / "earlier", 1000)
+    nothing, files = make_session(tmp_path / "nothing", 4000), make_session(tmp_path / "files", 3000)
+    (nothing / "events.jsonl").unlink()
+    (files / "session.json").write_text('{"mode": "autopsy"}')
+    (files / "events.jsonl").write_text('{"kind": "verdict", "verdict": {"state": "inconclusive"}}\n')
+    os.utime(files / "session.json", (3000, 3000))
+
+    assert find_sessions(str(tmp_path), {}, Inline()) == [judged, earlier]
+    for one in (judged, earlier):
+        (one / "events.jsonl").unlink()
+    assert find_session(str(tmp_path), {}, Inline()) == nothing
 
 
 def test_a_look_for_another_host_is_meant_only_by_its_name(tmp_path: Path) -> None:

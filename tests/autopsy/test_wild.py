@@ -22,7 +22,7 @@ LEAST_F1, MOST_FALSE_ALARMS = 0.99, 2
 LEAST_LOGS = 477
 
 
-def _logs() -> Iterator[tuple[str, str]]:
+def logs() -> Iterator[tuple[str, str]]:
     """What ended each, and its text."""
     for entry in re.split(r"(?m)^=== ", lzma.decompress(WILD.read_bytes()).decode())[1:]:
         head, _, text = entry.partition("\n")
@@ -33,7 +33,7 @@ def _logs() -> Iterator[tuple[str, str]]:
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """Of each log what ended it, and what autopsy says."""
     place = tmp_path_factory.mktemp("wild")
-    return [(end, of_log(place, text).sub_cause or "none") for end, text in _logs()]
+    return [(end, of_log(place, text).sub_cause or "none") for end, text in logs()]
 
 
 def test_ends_of_logs_from_the_wild_are_named(told: list[tuple[str, str]]) -> None:

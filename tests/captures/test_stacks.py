@@ -1,5 +1,6 @@
 """``capture stacks``: everybody on one page, the odd one out first; a pause only where the design allows one."""
 
+import json
 import os
 import re
 import subprocess
@@ -180,6 +181,16 @@ def test_the_command_samples_at_once_and_leaves_nothing_behind(job: int, tmp_pat
 
 
 @pytest.mark.live
+def test_a_capture_that_is_refused_leaves_no_recording(job: int, tmp_path: Path) -> None:
+    """So the newest one is still the one of a job that was judged."""
+    environment = {**os.environ, "PERFWATCH_DIR": str(tmp_path / "home")}
+    done = perfwatch("capture", "torch", str(job), env=environment)
+
+    assert done.returncode in (61, 62), done
+    assert [one.name for one in (tmp_path / "home").iterdir() if not one.name.startswith(".")] == []
+
+
+@pytest.mark.live
 def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: Path) -> None:
     """Neither what is called like one, nor what looks like one."""
     done = captured(tmp_path / "home", str(job), "--locals")
@@ -196,7 +207,8 @@ def test_variables_are_shown_on_request_and_secrets_are_not(job: int, tmp_path: 
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("words", "code", "said"), [(("--rank", "3"), 62, "there is no rank 3"), ((), 3, "no process")]
+    ("words", "code", "said"),
+    [(("--rank", "3"), 62, "the job has no rank 3 on this machine; its ranks have no numbers"), ((), 3, "no process")],
 )
 def test_a_rank_or_a_job_that_is_not_there_is_said(
     job: int, tmp_path: Path, words: tuple[str, ...], code: int, said: str
@@ -206,6 +218,81 @@ def test_a_rank_or_a_job_that_is_not_there_is_said(
 
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+STARTS_ITS_RANKS = """
+import multiprocessing, sys, time
+import torch, torch.distributed as dist
+def rank_main(rank):
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=3)
+    dist.barrier()
+    if rank == 2:
+        print("ready", flush=True)
+        time.sleep(600)
+    dist.barrier()
+context = multiprocessing.get_context("fork")
+ranks = [context.Process(target=rank_main, args=(rank,), daemon=True) for rank in range(3)]
+for one in ranks: one.start()
+for one in ranks: one.join()
+"""
+
+
+@pytest.fixture
+def started_ranks(tmp_path: Path) -> Iterator[int]:
+    """A program that starts three ranks itself, without a launcher: its pid, not that of a rank."""
+    command = [sys.executable, "-c", STARTS_ITS_RANKS, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        os.killpg(process.pid, 9)
+
+
+@pytest.mark.live
+def test_ranks_that_the_program_has_started_are_found_by_whichever_pid_is_named(
+    started_ranks: int, tmp_path: Path
+) -> None:
+    """The launcher is none of them; ps counts the same ranks."""
+    child = next(int(pid) for pid in Path(f"/proc/{started_ranks}/task/{started_ranks}/children").read_text().split())
+    of_all = captured(tmp_path / "home", str(started_ranks))
+    of_one = captured(tmp_path / "home", str(child), "--rank", "2")
+    listed = json.loads(perfwatch("ps", "--json").stdout)
+
+    assert of_all.stdout.startswith("3 ranks, 2 different stacks\nrank 2, pid "), of_all
+    assert "ranks 0-1 (2 of 3)" in of_all.stdout
+    assert of_one.stdout.startswith("1 rank\nrank 2, pid "), of_one
+    ranks = next(one["ranks"] for one in listed["jobs"] if one["pid"] == started_ranks)
+    assert [one["rank"] for one in ranks] == [0, 1, 2]
+
+
+SPAWNS_TRAININGS = """
+import torch.multiprocessing as mp, time
+import torch
+def training(index, queue):
+    queue.put(index)
+    time.sleep(600)
+if __name__ == "__main__":
+    queue = mp.get_context("fork").Queue()
+    context = mp.start_processes(training, (queue,), nprocs=2, join=False, start_method="fork")
+    for _ in range(2): queue.get()
+    print("ready", flush=True)
+    context.join()
+"""
+
+
+@pytest.mark.live
+def test_ranks_of_torchs_spawn_are_found_before_they_make_a_group(tmp_path: Path) -> None:
+    """By the stack of the process that waits for them, as a watch finds them."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS_TRAININGS)
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        done = captured(tmp_path / "home", str(process.pid))
+        os.killpg(process.pid, 9)
+
+    assert done.stdout.startswith("2 ranks, all at one stack\nranks 0-1 (2 of 2)"), done
 
 
 def sampled_as(uid: int, pid: int) -> str:

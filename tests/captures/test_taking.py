@@ -63,7 +63,7 @@ def test_files_beyond_the_cap_are_removed_and_named(tmp_path: Path) -> None:
     ("stage", "request_", "says"),
     [
         ({"subjects": ()}, {}, "no rank of the job is known"),
-        ({}, {"ranks": (0, 5)}, "there is no rank 5"),
+        ({}, {"ranks": (0, 5)}, "the job has no rank 5"),
         ({"state": "busy", "cause": "checkpointing"}, {}, "writing a checkpoint"),
     ],
 )

@@ -216,7 +216,7 @@ def test_rank_that_is_not_there_is_refused(ranks: Running, folder: Path) -> None
     answer = capture("--session", str(folder / "s"), "--rank", "7")
 
     assert answer.code == 62
-    assert "there is no rank 7 on this machine; there is 0, 1" in answer.err
+    assert "the job has no rank 7 on this machine; its ranks here are 0-1" in answer.err
 
 
 def test_job_ends_as_ever_and_heard_nothing_of_it(ranks: Running) -> None:

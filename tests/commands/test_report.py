@@ -1,6 +1,7 @@
 """``perfwatch report``: where it goes, which form it has, and what it makes of damaged sessions."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,8 @@ def test_a_page_is_named_after_its_session(tmp_path: Path) -> None:
     done = report(str(folder), cwd=tmp_path)
 
     page = tmp_path / "20261120-115124-733.html"
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, page.name, "")
+    assert (done.returncode, done.stdout.strip()) == (0, page.name)
+    assert done.stderr == f"perfwatch: writing {page}\n"
     assert page.stat().st_mode & 0o777 == 0o600
     assert "<!doctype html>" in page.read_text()[:20]
 
@@ -55,6 +57,49 @@ def test_the_ending_of_the_file_chooses_the_form(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert json.loads(target.read_text())["schema"] == "perfwatch.report/2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "session"]
+
+
+def test_a_file_in_a_checkout_is_announced_as_one(tmp_path: Path) -> None:
+    """It could be committed by mistake."""
+    folder = record(tmp_path / "one")
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+
+    done = report(str(folder), cwd=tmp_path / "project")
+
+    place = tmp_path / "project"
+    assert f"writing {place}/one.html, in the git checkout {place}; another place: -o FILE" in done.stderr
+
+
+def test_a_dash_is_stdout(tmp_path: Path) -> None:
+    """And no file of that name; the form is as without it, and a terminal gets no page."""
+    folder = record(tmp_path / "session")
+    page, text = report(str(folder), "-o", "-", cwd=tmp_path), report(str(folder), "-o", "-", "-f", "md", cwd=tmp_path)
+    archive = perfwatch("bundle", str(folder), "-o", "-", cwd=tmp_path)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "perfwatch", "report", str(folder), "-o", "-"]
+    on_terminal = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+    for end in (ours, theirs):
+        os.close(end)
+
+    assert page.stdout.startswith("<!doctype html>")
+    assert text.stdout.startswith("**INCONCLUSIVE**")
+    assert archive.stdout.startswith("\x1f")
+    assert (on_terminal.returncode, "html is not to be read on a terminal" in on_terminal.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["session"]
+
+
+def test_of_a_session_that_was_not_named_is_said_which_and_how_to_take_another(tmp_path: Path) -> None:
+    """Before it is read."""
+    for number, name in enumerate(("older", "newer")):
+        folder = record(tmp_path / name)
+        (folder / "events.jsonl").write_text('{"kind": "verdict", "verdict": {"state": "healthy"}}\n')
+        os.utime(folder / "session.json", (1000 + number, 1000 + number))
+
+    done = report("-f", "md", PERFWATCH_DIR=str(tmp_path))
+
+    first, second, *_ = done.stderr.splitlines()
+    assert first.startswith("perfwatch: this is the newest session, newer: python train.py, begun ")
+    assert second.startswith("perfwatch: for another one: perfwatch report older    # python train.py, begun ")
 
 
 @pytest.mark.parametrize("form", ["md", "text", "json", "html"])

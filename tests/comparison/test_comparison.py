@@ -5,10 +5,17 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from perfwatch.comparison.comparison import Comparison, Difference, compare, disagreement
+from perfwatch.comparison.comparison import (
+    Comparison,
+    Difference,
+    RateDifference,
+    StepDifference,
+    compare,
+    disagreement,
+)
 from perfwatch.comparison.gate import gate
 from perfwatch.recording.recording import Event, Record, Recording
-from perfwatch_probes.readings import Gpu, ProcessEnded
+from perfwatch_probes.readings import Gpu, Process, ProcessEnded
 from tests.comparison.runs import TRAINER, run, step_times
 from tests.recorded import RECORDINGS, load_case
 from tests.sessions import session
@@ -63,7 +70,7 @@ def test_no_step_of_a_fast_loop_is_left_out_of_the_rate() -> None:
     ("b", "says"),
     [
         (step_times(300, 0.22, seed=1), ""),
-        ([0.2 * one for one in bursts(300, 1.0, 3.0)], "B is slower, but not in its median step"),
+        ([0.2 * one for one in bursts(300, 1.0, 3.0)], "B is slower, but its median step is not slower by as much"),
         ([*step_times(599, 0.18), 30.0], "the median step of B is faster, but steps a second does not show it"),
     ],
 )
@@ -215,15 +222,38 @@ def test_a_run_that_failed_does_not_pass(end: dict[str, int], code: int, failed:
     assert both.b.failed in said
 
 
-def test_a_run_that_was_asked_to_end_is_compared_as_it_was_while_it_ran() -> None:
-    """SIGTERM says nothing of how it trained."""
-    whole = load_case(RECORDINGS / "host_bound_python/fires/host_bound_python")
-    at, pid = whole.end + 1, whole.session.root_pids[0]
-    end = Record(at, ProcessEnded(pid=pid, start_ticks=1, exit_code=None, signal=15))
-    told = Event(at, "outcome", "ended by signal 15")
-    stopped = compare(replace(whole, records=(*whole.records, end), events=(*whole.events, told)), whole).a
+def stopped(name: str, signal: int) -> Recording:
+    """A recorded run that a signal then ended."""
+    whole = load_case(RECORDINGS / name)
+    at, (top,) = whole.end + 1, whole.session.root_pids
+    begun = next(one.reading.start_ticks for one in whole.records if isinstance(one.reading, Process))
+    end = Record(at, ProcessEnded(pid=top, start_ticks=begun, exit_code=None, signal=signal))
+    told = Event(at, "outcome", f"ended by signal {signal}")
+    return replace(whole, records=(*whole.records, end), events=(*whole.events, told))
 
-    assert (stopped.state, stopped.cause, stopped.failed) == ("slow", "host_bound_python", "")
+
+@pytest.mark.parametrize("signal", [9, 15])
+def test_runs_that_were_ended_have_the_verdict_of_replay_and_the_one_while_they_ran(signal: int) -> None:
+    """Whichever signal it was; SIGTERM is no failure, and says nothing of how they trained."""
+    one = stopped("host_bound_python/fires/host_bound_python", signal)
+    two = stopped("gpu_bound/fires/gpu_bound-run", 15)
+    both, alike = compare(one, two), compare(one, one)
+
+    assert [(side.state, side.cause) for side in (both.a, both.b)] == [("gone", "killed")] * 2
+    assert [side.lived for side in (both.a, both.b)] == [("slow", "host_bound_python"), ("healthy", "gpu_bound")]
+    assert bool(both.a.failed) == (signal == 9)
+    assert (both.verdict_changed, alike.verdict_changed) == (signal == 15, False)
+
+
+def test_a_median_that_may_explain_the_rate_is_not_called_equal() -> None:
+    """Where its interval holds both no change and all of it, longer runs tell."""
+    rate = RateDifference(a_per_second=5.0, b_per_second=4.0, change=-0.2, change_interval=(-0.3, -0.1))
+    median = StepDifference(quantile="p50", a_seconds=0.2, b_seconds=0.25, change=0.25, change_interval=(-0.02, 0.6))
+    alike = compare(run(step_times(60, 0.2)), run(step_times(60, 0.2)))
+
+    said = disagreement(structs.replace(alike, rate=rate, steps=(median,)))
+
+    assert said == "B is slower; whether its median step is too is not certain with so few steps: longer runs tell"
 
 
 def test_a_run_that_failed_and_was_slower_fails() -> None:

@@ -26,6 +26,7 @@ from perfwatch.processes.channel import Message
 from perfwatch.processes.control import Answer, ControlServer, find_place, joined_control
 from perfwatch.processes.linux import volunteer_for_the_oom_killer
 from perfwatch.processes.stop_signals import Leaving
+from perfwatch.recording.kept import remove_session
 from perfwatch.recording.recording import BUDGET_BYTES, CAPTURE_BEGUN
 from perfwatch.recording.session import Session, this_machine, user_of
 from perfwatch.text import duration, say
@@ -55,6 +56,7 @@ FEW_NAMED = 3
 FRESH_SECONDS = 2.0  # of a verdict that is given to a user who leaves
 LOOK_SECONDS = 3.0  # before a capture: is it safe to make one?
 CAPTURE_TURN_SECONDS = 0.1
+REMOVE_SECONDS = 5.0
 
 
 class _RequestServer:
@@ -367,6 +369,14 @@ class Attached:
             keep_within_limits(self.folder, child)
             child.close()
         return loss
+
+    def discard(self) -> None:
+        """End our own children, and remove the recording; one in a folder that the user named, or with files of a capture, stays."""
+        self.close()
+        if self.folder is None or not self._in_default_folder or any((self.folder / "captures").glob("*/*")):
+            return
+        with contextlib.suppress(Unavailable, OSError), contextlib.closing(KillableChild()) as child:
+            child.call(remove_session, self.folder, deadline_seconds=REMOVE_SECONDS)
 
     def _tick(self, stream: IO[str]) -> float:
         """One round of looks; one that fails must not end the watch: it is told once, and recorded."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from perfwatch.captures.capture import COUNTERS, CUPTI, Capture, Request, Scene, Subject
 from perfwatch.errors import CaptureRefused
 from perfwatch.processes.place import start_ticks
+from perfwatch.triage.job import rank_ranges
 from perfwatch_probes.cgroup import CgroupProbe
 from perfwatch_probes.filesystem import Filesystem
 from perfwatch_probes.probe import Unavailable
@@ -59,13 +60,12 @@ def refuse_absent_ranks(request: Request, scene: Scene) -> None:
     """Raise CaptureRefused where no rank is known, or a rank that is named is not there."""
     if not scene.subjects:
         raise CaptureRefused("no rank of the job is known yet", "try again once it trains: perfwatch ps")
-    there = {one.rank for one in scene.subjects}
+    there = {one.rank for one in scene.subjects if one.rank is not None}
     absent = [rank for rank in request.ranks if rank not in there]
     if absent:
-        known = ", ".join("?" if rank is None else str(rank) for rank in sorted(there, key=lambda rank: rank or 0))
+        known = f"its ranks here are {rank_ranges(there)}" if there else "its ranks have no numbers"
         raise CaptureRefused(
-            f"there is no rank {', '.join(map(str, absent))} on this machine; there is {known}",
-            "leave --rank out for all",
+            f"the job has no rank {rank_ranges(absent)} on this machine; {known}", "leave --rank out for all"
         )
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ import msgspec
 from perfwatch.captures.capture import PTRACE, Collected, File, Outcome, Request, Scene, Subject, Window
 from perfwatch.captures.guard import refuse_absent_ranks
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable, PermissionDenied
+from perfwatch.jobs.discovery import who_is_who
 from perfwatch.jobs.other_trees import job_around
 from perfwatch.jobs.permission import refuse_unreadable
 from perfwatch.recording.redaction import redact, redact_command
 from perfwatch.report.folded_stacks import Folded, Place, fold
 from perfwatch.report.folding import MOST_IN_FULL, as_text, heading
 from perfwatch.text import clean, duration
+from perfwatch.triage.job import Job
 from perfwatch.triage.questions import is_user, show
 from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.external import Finished
@@ -111,6 +113,11 @@ def sample(pid: int, request: Request) -> Outcome:
         job = job_around(filesystem, pid, child)
     finally:
         child.close()
+    answers: dict[int, bytes] | None = {} if request.options.get("locals") else None
+    readings = _of_unclear_parts(job, answers)
+    if readings:
+        stacks = [one for one in readings if isinstance(one, Stack)]
+        job = who_is_who(filesystem, (one.process for one in job.members.values()), stacks)
     ranks = tuple(
         Subject(
             pid=rank.pid,
@@ -124,8 +131,12 @@ def sample(pid: int, request: Request) -> Outcome:
     refuse_absent_ranks(request, scene)
     available(request, scene)
     subjects = scene.wanted(request)
-    answers: dict[int, bytes] | None = {} if request.options.get("locals") else None
-    readings = _plain(subjects, scene, answers)
+    wanted = {pid for one in subjects for pid in (one.pid, *one.workers)}
+    known = {one.pid for one in readings if isinstance(one, Stack)}
+    readings = [one for one in readings if isinstance(one, Stack) and one.pid in wanted]
+    readings += _plain(wanted - known, scene.proc, answers)
+    if answers is not None:
+        answers = {one: answer for one, answer in answers.items() if one in wanted}
     stacks = [one for one in readings if isinstance(one, Stack)]
     if not stacks:
         with contextlib.closing(KillableChild()) as child:
@@ -153,7 +164,7 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
     if request.options.get("native"):
         readings, notes = _native(subjects, scene, window)
     else:
-        readings = _plain(subjects, scene)
+        readings = _plain([pid for one in subjects for pid in (one.pid, *one.workers)], scene.proc)
     stacks = [one for one in readings if isinstance(one, Stack)]
     if not stacks:
         raise _nothing(readings, "perfwatch capture stacks PID")
@@ -195,11 +206,20 @@ def _allow_native(request: Request, scene: Scene) -> None:
             )
 
 
-def _plain(subjects: tuple[Subject, ...], scene: Scene, answers: dict[int, bytes] | None = None) -> list[Reading]:
+def _of_unclear_parts(job: Job, answers: dict[int, bytes] | None) -> list[Reading]:
+    """The stacks that tell whether a rank only waits for others that it has started; none where it has started no training."""
+    children = [
+        one.pid for one in job.members.values() if one.role == "child" and one.alive and one.process.torch_loaded
+    ]
+    return _plain([*(rank.pid for rank in job.ranks), *children], Scene(()).proc, answers) if children else []
+
+
+def _plain(pids: Collection[int], proc: Path, answers: dict[int, bytes] | None = None) -> list[Reading]:
     """``answers``: is given what py-spy said of each process, with the variables."""
-    probe = Stacks(proc=scene.proc)
-    pids = [pid for one in subjects for pid in (one.pid, *one.workers)]
-    readings = probe.dump(pids, DUMP_SECONDS, answers=answers)
+    if not pids:
+        return []
+    probe = Stacks(proc=proc)
+    readings = probe.dump(sorted(pids), DUMP_SECONDS, answers=answers)
     moved = [one.pid for one in readings if isinstance(one, StackFailure)]
     if moved:  # it was running: once more is mostly enough
         time.sleep(_AGAIN_SECONDS)

@@ -24,7 +24,7 @@ def attach(
         str | None,
         Argument(
             "[PID|PATTERN|SESSION]",
-            help="Any process of the job, a part of its command line, or a recording of it; the only job by default.",
+            help="Any process of the job, a part of its command line, its directory or its recording; the only job by default.",
             no_option=("--pid", "-p"),
         ),
     ] = None,

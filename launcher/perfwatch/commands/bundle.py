@@ -12,7 +12,8 @@ def bundle(
         str | None, Argument("[SESSION]", help="A session folder, or a folder of sessions; the newest one by default.")
     ] = None,
     output: Annotated[
-        Path | None, Option("--output", "-o", metavar="FILE", help="Where it goes; SESSION.tar.gz here by default.")
+        Path | None,
+        Option("--output", "-o", metavar="FILE", help="Where it goes, - for stdout; SESSION.tar.gz here by default."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -27,23 +28,25 @@ def bundle(
       perfwatch bundle SESSION -o hang.tar.gz
     """
     import os
+    from contextlib import nullcontext
 
     from perfwatch.errors import UsageError
     from perfwatch.recording import archive
-    from perfwatch.recording.finding import find_session
-    from perfwatch.report.moment import as_newest
+    from perfwatch.report.moment import meant
     from perfwatch.report.progress import bar
-    from perfwatch.report.saving import whole
-    from perfwatch.text import say
-    from perfwatch_probes.deadline import KillableChild
+    from perfwatch.report.saving import announce, whole
 
-    folder = find_session(session, os.environ, KillableChild())
-    if session is None:
-        say(sys.stderr, as_newest(folder))
+    folder = meant(session, "perfwatch bundle")
     target = output or Path(f"{folder.name}.tar.gz")
-    if os.path.exists(target):  # not where we may not look: writing says so
+    to_stdout = str(target) == "-"
+    if to_stdout and (json or sys.stdout.isatty()):
+        raise UsageError("an archive goes to a pipe, or to a file", "give a name: -o FILE")
+    if os.path.exists(target) and not to_stdout:  # not where we may not look: writing says so
         raise UsageError(f"{target} exists already", "give another name: -o FILE")
-    with whole(target) as file, bar(sys.stderr, "bundling") as progress:
+    if output is None:
+        announce(target)
+    place = nullcontext(sys.stdout.buffer) if to_stdout else whole(target)
+    with place as file, bar(sys.stderr, "bundling") as progress:
         bundled = archive.bundle(folder, file, progress)
     for name in bundled.left_out:
         print(f"left out: {name} (not a file of the recording)", file=sys.stderr)
@@ -57,6 +60,8 @@ def bundle(
         told = {"schema": "perfwatch.bundle/1", "path": str(target), "files": bundled.names, "left_out": bundled.left_out,
                 "dropped_lines": bundled.dropped_lines, "redacted": bundled.redacted}  # fmt: skip
         print(json_text(told))
+        return
+    if to_stdout:
         return
     import shlex
 

@@ -19,7 +19,7 @@ def capture(
         str | None,
         Argument(
             "[PID|PATTERN|SESSION]",
-            help="Any process of the job, a part of its command line, or a recording of it; the only job by default.",
+            help="Any process of the job, a part of its command line, its directory or its recording; the only job by default.",
             no_option=("--pid", "-p"),
         ),
     ] = None,
@@ -143,10 +143,13 @@ def _alone(pid: int, request: "Request", session: str | None) -> "Outcome":
         typed = f"perfwatch capture {request.kind} {pid}"
         needs = typed if request.kind in OF_MEMORY else ""
         attached = Attached(pid, leaving, session=session, needs_memory=needs, needs_environment=typed)
+        worth = False
         try:
-            return attached.capture(request, sys.stderr)
+            outcome = attached.capture(request, sys.stderr)
+            worth = not outcome.error
+            return outcome
         finally:
-            attached.close()
+            attached.close() if worth else attached.discard()
 
 
 def _sampled(pid: int | None, request: "Request", watched: bool) -> "Outcome | None":

@@ -89,20 +89,13 @@ def _jobs() -> list[int]:
 
 def _of_session(target: str | None, jobs: int) -> "Headroom":
     """Of a session; one that was not named is said, with its age. jobs: that run here, where none was named."""
-    import os
-
-    from perfwatch.recording.finding import find_session
     from perfwatch.report.headroom import of_folder
-    from perfwatch.report.moment import as_newest
-    from perfwatch.text import say
-    from perfwatch_probes.deadline import KillableChild
+    from perfwatch.report.moment import meant
 
-    folder = find_session(target, os.environ, KillableChild())
-    if target is None:
-        why = (
-            f"{jobs} training jobs run here (for one: perfwatch headroom PID)" if jobs else "no training job runs here"
-        )
-        say(sys.stderr, f"{why}; {as_newest(folder)}")
+    why = (
+        f"{jobs} training jobs run here (for one: perfwatch headroom PID); " if jobs else "no training job runs here; "
+    )
+    folder = meant(target, "perfwatch headroom", why)
     return of_folder(folder)
 
 

@@ -44,29 +44,25 @@ def replay(
       perfwatch replay SESSION --final --json
       perfwatch replay SESSION --params 8e9 --tokens-per-step 4e6 --min-mfu 35
     """
-    import os
     from dataclasses import replace
-    from pathlib import Path
 
     from perfwatch.errors import EXIT_CODES, UsageError
     from perfwatch.fleet.merge.fleet_recording import MODE, judge_recorded
     from perfwatch.postmortem import diagnose
     from perfwatch.recording import archive
-    from perfwatch.recording.finding import find_session
     from perfwatch.recording.recent import lines_bytes, load_recent
     from perfwatch.recording.recording import load, load_session
     from perfwatch.recording.session import AUTOPSY
     from perfwatch.report.json import as_json
-    from perfwatch.report.moment import last_alive, parse_moment, told_first
+    from perfwatch.report.moment import last_alive, meant, parse_moment, told_first
     from perfwatch.report.progress import bar
     from perfwatch.report.replay import ReplayReport
     from perfwatch.triage.history import key_of
-    from perfwatch_probes.deadline import KillableChild
 
     if at is not None and final:
         raise UsageError("--at and --final name two moments: choose one of them", "perfwatch replay --final")
     model = checked(described(), min_mfu, recorded=True)
-    folder: Path = find_session(session, os.environ, KillableChild())
+    folder = meant(session, "perfwatch replay")
     with archive.opened(folder) as opened:
         if lines_bytes(opened) > LARGE_BYTES and load_session(opened).mode not in (MODE, AUTOPSY) and _in_seconds(at):
             with bar(sys.stderr, "reading") as progress:

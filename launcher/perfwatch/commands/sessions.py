@@ -14,7 +14,10 @@ ACTIONS = ("list", "rm", "prune")
 
 def sessions(
     action: Annotated[str, Argument("[list|rm|prune]", "What to do; list by default.", kind=OneOf(ACTIONS))] = "list",
-    names: Annotated[list[str] | None, Argument("[SESSION]...", "rm: names of sessions, or their folders.")] = None,
+    names: Annotated[
+        list[str] | None,
+        Argument("[SESSION]...", "rm: names or folders; list: parts of names or commands."),
+    ] = None,
     older: Annotated[
         float | None,
         Option("--older", metavar="AGE", kind=Seconds(0, bare=""), help="prune: those older than 12h, 7d, 4w."),
@@ -36,6 +39,7 @@ def sessions(
     \b
     Examples:
       perfwatch sessions
+      perfwatch sessions list train.py
       perfwatch sessions rm 20261129-113222-1716
       perfwatch sessions prune --older 7d --keep-incidents
       perfwatch sessions --json | jq -r '.sessions[] | [.name, .state] | @tsv'
@@ -49,8 +53,8 @@ def sessions(
     from perfwatch_probes.deadline import KillableChild
 
     asked = list(names or ())
-    if asked and action != "rm":
-        raise UsageError(f"sessions {action} takes no names", f"perfwatch sessions rm {asked[0]}")
+    if asked and action == "prune":
+        raise UsageError("sessions prune takes no names", f"perfwatch sessions rm {asked[0]}")
     if action == "rm" and not asked:
         raise UsageError(
             "sessions rm: no session is named", "perfwatch sessions rm SESSION; perfwatch sessions lists them"
@@ -64,6 +68,7 @@ def sessions(
     try:
         found: list[Kept] = child.call(sessions_in, homes_of_sessions(os.environ, os.getuid()), deadline_seconds=60.0)
         if action == "list":
+            found = [one for one in found if not asked or any(_is_meant(one, part) for part in asked)]
             if json:
                 from perfwatch.text import json_text
 
@@ -72,12 +77,21 @@ def sessions(
                 from perfwatch.report.console import LIST_COLUMNS, console
                 from perfwatch.report.sessions import SessionsReport
 
-                console(sys.stdout, LIST_COLUMNS).print(SessionsReport(found, time.time()))
+                console(sys.stdout, LIST_COLUMNS).print(SessionsReport(found, time.time(), tuple(asked)))
             return
         chosen = _named(found, asked) if action == "rm" else _old(found, older or 0.0, keep_incidents, time.time())
         _remove(chosen, dry_run, json, child)
     finally:
         child.close()
+
+
+def _is_meant(one: "Kept", part: str) -> bool:
+    """True if a part of a name or of a command line is of this session; ``*`` stands for anything, in the whole name."""
+    from fnmatch import fnmatchcase
+    from os.path import abspath
+
+    whole = fnmatchcase(one.name, part) or one.folder == abspath(part)
+    return whole or part in one.name or part in " ".join(one.command)
 
 
 def _named(found: "list[Kept]", names: list[str]) -> "list[Kept]":

@@ -35,7 +35,7 @@ NO_STEPS = "no step times after the warm-up: a run whose steps can be counted is
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One of the two runs. Empty and None: not known. state and what follows: by today's rules, and as ``perfwatch
-    replay`` tells it; of a run that was asked to end, as it was while it ran."""
+    replay`` tells it. lived: the state and cause while it ran, where that is told beside its end."""
 
     session: str
     created: float  # unix time
@@ -47,6 +47,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
     confidence: float
     summary: str
+    lived: tuple[str, str | None] | None = None
     failed: str = ""  # that it crashed, was killed or hung; being asked to end (SIGTERM, SIGINT) is no failure
     missing: tuple[str, ...] = ()  # what this recording does not hold
 
@@ -119,7 +120,7 @@ class _Run:
 
     def side(self) -> Side:
         told, lived = told_first(self.recording, self._judged)
-        verdict = told.verdict if lived is None or self._fails(told.verdict) else lived
+        verdict = told.verdict
         return Side(
             session=self.name,
             created=self.recording.session.created,
@@ -131,6 +132,7 @@ class _Run:
             cause=verdict.cause,
             confidence=verdict.confidence,
             summary=verdict.summary,
+            lived=(lived.state, lived.cause) if lived is not None else None,
             failed=next((one.summary for one in (verdict, self._end) if self._fails(one)), ""),
             missing=tuple(self._missing()),
         )
@@ -175,7 +177,8 @@ def compare(
         rate=_rate(one.times, other.times),
         steps=_steps(one.times, other.times),
         differences=_differences(one.measures, other.measures),
-        verdict_changed=(sides[0].state, sides[0].cause) != (sides[1].state, sides[1].cause),
+        verdict_changed=len({(side.state, side.cause) for side in sides}) > 1
+        or (all(side.lived is not None and not side.failed for side in sides) and sides[0].lived != sides[1].lived),
     )
 
 
@@ -195,10 +198,12 @@ def disagreement(both: Comparison) -> str:
             f"the median step of B is {names[median]}, but B makes {'more' if rate > 0 else 'fewer'} steps a second: "
             f"{'A' if rate > 0 else 'B'} loses time in a few long steps or pauses. Steps a second decides"
         )
+    if rate and not median and _fits(both.steps[0].change_interval, 1.0 / (1.0 + both.rate.change) - 1.0):
+        return f"B is {names[rate]}; whether its median step is too is not certain with so few steps: longer runs tell"
     if rate and not median:
         return (
-            f"B is {names[rate]}, but not in its median step: the difference is in a few long steps or pauses, "
-            "as the higher percentiles show"
+            f"B is {names[rate]}, but its median step is not {names[rate]} by as much: the difference is in a few long steps or "
+            "pauses, as the higher percentiles show"
         )
     if median and not rate:
         return (
@@ -206,6 +211,11 @@ def disagreement(both: Comparison) -> str:
             "pauses outweigh it. Steps a second decides; longer runs tell"
         )
     return ""
+
+
+def _fits(interval: Interval | None, change: float) -> bool:
+    """True if a change may lie in an interval; in an unknown one any may."""
+    return interval is None or interval[0] <= change <= interval[1]
 
 
 def _rate(a: StepTimes | None, b: StepTimes | None) -> RateDifference | None:

@@ -120,7 +120,8 @@ def _side(name: str, side: Side) -> Iterator[RenderableType]:
 
 
 def _verdict(side: Side) -> str:
-    return f"{side.state} {side.cause}" if side.cause else side.state
+    said = " ".join(filter(None, (side.state, side.cause)))
+    return said if side.lived is None else f"{said} (while it ran: {' '.join(filter(None, side.lived))})"
 
 
 def _negligible(one: Difference) -> bool:

@@ -1,4 +1,6 @@
-"""Which process the user means: a PID, a part of a command line, a session, a Slurm job, a pod, a container, or the only job.
+"""Which process the user means: a PID, a part of a command line, a working directory, a session, or the only job.
+
+A Slurm job, a pod and a container are named by options.
 
 Names come from what the job's user cannot change: control groups. A pod is also known by the host name that its processes
 were given, and only where a control group of Kubernetes' holds them. Where no control group tells of a Slurm job, what all ranks of a
@@ -9,15 +11,24 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from perfwatch.errors import NoSuchTarget, SessionUnreadable, UsageError
-from perfwatch.jobs.discovery import WORST_FIRST, FoundJob, Known, ListedVerdict, find_jobs, is_notebook
+from perfwatch.jobs.discovery import (
+    WORST_FIRST,
+    FoundJob,
+    Known,
+    ListedVerdict,
+    find_jobs,
+    is_notebook,
+    working_directory,
+)
 from perfwatch.ownership import containers_of, in_kubernetes, pods_of, slurm_job_of
 from perfwatch.recording.finding import after_the_end, find_session
 from perfwatch.recording.recording import load_session
-from perfwatch.text import command_line
+from perfwatch.text import clean, command_line
 from perfwatch_probes.bounds import ENVIRONMENT_BYTES
 from perfwatch_probes.deadline import Caller
 from perfwatch_probes.external import run_together
@@ -37,7 +48,7 @@ class Wanted:
     """What was typed.
 
     Attributes:
-        target: a part of a command line, or a session; empty: the only job.
+        target: a part of a command line, a working directory, or a session; empty: the only job.
         slurm: the number of a Slurm job.
         pod: the name or uid of a pod.
         container: the beginning of a container's id, or its name.
@@ -98,7 +109,10 @@ def choose(
         ]
     elif wanted.target:
         matches = _matcher(wanted.target)
-        found = [job for job in alive if matches(" ".join(job.command)) or _any_command(job, matches)]
+        named = [job for job in alive if matches(" ".join(job.command)) or _any_command(job, matches)]
+        is_path = "/" in wanted.target or wanted.target in (".", "..")
+        there = _in_directory(filesystem, child, alive, wanted.target) if is_path or not named else []
+        found = there or named
     else:
         found = _meant(alive)
     others = _of_others(len(hidden), command)
@@ -115,8 +129,11 @@ def choose(
     if len(found) > 1:
         which = f" match {wanted.words!r}" if wanted.words else " run on this machine"
         told = sorted(((known(job).verdict, job) for job in found), key=lambda one: _badness(one[0]))
+        commands = Counter(job.command for job in found)
         listed = [
-            f"{command} {job.tops[0].pid}    # {_said(verdict)}{command_line(job.command)}"[:120]
+            f"{command} {job.tops[0].pid}    # {_said(verdict)}{_where(filesystem, job, commands)}{command_line(job.command)}"[
+                :120
+            ]
             for verdict, job in told[:MOST_NAMED]
         ]
         more = [f"and {len(found) - MOST_NAMED} more: perfwatch ps"] if len(found) > MOST_NAMED else []
@@ -172,6 +189,21 @@ def _of_session(target: str, filesystem: Filesystem, child: Caller, environ: Map
         if began <= session.created + _UNTIL_REAPED_SECONDS:
             return pid
     raise NoSuchTarget(f"the job of {folder.name} has ended", f"perfwatch replay {folder}")
+
+
+def _where(filesystem: Filesystem, job: FoundJob, commands: Mapping[tuple[str, ...], int]) -> str:
+    """What tells a job from others of the same command line."""
+    folder = working_directory(filesystem, job.tops[0].pid) if commands[job.command] > 1 else None
+    return f"in {clean(folder)}: " if folder else ""
+
+
+def _in_directory(filesystem: Filesystem, child: Caller, jobs: list[FoundJob], target: str) -> list[FoundJob]:
+    """Those that were started in a directory."""
+    try:
+        folder = child.call(os.path.realpath, target, deadline_seconds=DEADLINE_SECONDS)
+    except Unavailable:
+        return []
+    return [job for job in jobs if working_directory(filesystem, job.tops[0].pid) == folder]
 
 
 def _any(job: FoundJob, holds: Callable[[int], bool]) -> bool:

@@ -31,8 +31,8 @@ from perfwatch_probes.locked_files import user_of
 from perfwatch_probes.private import optional
 from perfwatch_probes.probe import Unavailable
 from perfwatch_probes.process import children_of, identify, read_stat, scan, tree, usage
-from perfwatch_probes.readings import Process
-from perfwatch_probes.thread import one_thread
+from perfwatch_probes.readings import Process, Stack
+from perfwatch_probes.thread import one_thread, threads
 
 SCHEMA = "perfwatch.ps/2"  # 1: without user, cards, steps, verdicts, orphans and zombies
 MOST_NAMED = 8  # of the jobs below one shell
@@ -86,6 +86,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
         watched_by: how its watcher calls itself; None where it has none of ours.
         memory_bytes: of an orphan, what it holds of the machine's memory.
         shared_bytes: the part of it that is shared memory.
+        working_directory: of its top; None where that may not be read.
     """
 
     pid: int
@@ -102,6 +103,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     watched_by: str | None = None
     memory_bytes: int | None = None
     shared_bytes: int | None = None
+    working_directory: str | None = None
 
 
 class Zombie(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,20 +269,20 @@ def _found(machine: Machine, filesystem: Filesystem, child: Caller) -> tuple[lis
     for top in sorted(tops, key=lambda pid: machine.processes[pid].start_ticks):
         process = machine.processes[top]
         orphan = is_orphan(process, machine.processes.get(process.parent_pid))
-        one = FoundJob((process,), _job(machine, [top], tops), orphan)
+        one = FoundJob((process,), _job(filesystem, machine, [top], tops), orphan)
         same = next((index for index, other in enumerate(found) if _same(other, one)), None)
         if same is None:
             found.append(one)
         else:
-            found[same] = _together(machine, tops, (found[same], one))
+            found[same] = _together(filesystem, machine, tops, (found[same], one))
     # A zombie has no memory map either, but no command line any more.
     hidden = [one for one in machine.processes.values() if one.python and one.torch_loaded is None and one.command]
     return _joined(filesystem, child, machine, tops, found), hidden
 
 
-def _together(machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]) -> FoundJob:
+def _together(filesystem: Filesystem, machine: Machine, tops: Collection[int], jobs: Sequence[FoundJob]) -> FoundJob:
     processes = tuple(process for one in jobs for process in one.tops)
-    return FoundJob(processes, _job(machine, [process.pid for process in processes], tops))
+    return FoundJob(processes, _job(filesystem, machine, [process.pid for process in processes], tops))
 
 
 def _joined(
@@ -300,7 +302,7 @@ def _joined(
         for circle in circles(filesystem, child, list(by_pid)) if len(siblings) > 1 else ():
             first, *others = (by_pid[pid] for pid in circle)
             if others:
-                found[found.index(first)] = _together(machine, tops, (first, *others))
+                found[found.index(first)] = _together(filesystem, machine, tops, (first, *others))
                 found = [one for one in found if one not in others]
     return found
 
@@ -374,9 +376,28 @@ def refuse_several(filesystem: Filesystem, child: Caller, target: Target) -> Non
     )
 
 
-def _job(machine: Machine, own: list[int], tops: Collection[int]) -> Job:
-    processes = [process for top in own for process in machine.below(top, tops)]
-    return read_job(History((Record(0.0, process) for process in processes), 0.0))
+def who_is_who(filesystem: Filesystem, processes: Iterable[Process], stacks: Iterable[Stack] = ()) -> Job:
+    """The part of each of these processes, of one job.
+
+    Where no launcher numbers the ranks, the names of threads are read as well: torch names those of a process group, so the ranks
+    that a program has started itself are told from it.
+
+    Args:
+        filesystem: where /proc is.
+        processes: of one job.
+        stacks: of some of them, which say more.
+    """
+    records = [*(Record(0.0, one) for one in processes), *(Record(0.0, one) for one in stacks)]
+    job = read_job(History(records, 0.0))
+    programs = [one.pid for one in job.members.values() if one.process.torch_loaded and one.role in ("rank", "child")]
+    if job.numbered or len(programs) < 2:
+        return job
+    named = [optional(partial(threads, filesystem, pid)) or () for pid in programs]
+    return read_job(History([*records, *(Record(0.0, one) for some in named for one in some)], 0.0))
+
+
+def _job(filesystem: Filesystem, machine: Machine, own: list[int], tops: Collection[int]) -> Job:
+    return who_is_who(filesystem, [process for top in own for process in machine.below(top, tops)])
 
 
 def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job:
@@ -390,7 +411,7 @@ def job_below(filesystem: Filesystem, child: Caller, tops: Sequence[int]) -> Job
                 found[pid] = identify(filesystem, pid, patience.with_user_of(pid), redact_command)
         except Unavailable:
             continue
-    return read_job(History((Record(0.0, process) for process in adopted(found).values()), 0.0))
+    return who_is_who(filesystem, adopted(found).values())
 
 
 def _same(one: FoundJob, other: FoundJob) -> bool:
@@ -454,7 +475,13 @@ def _listed_job(
         watched_by=known.watched_by,
         memory_bytes=sum(one.resident_bytes for one in used if one is not None) if orphan else None,
         shared_bytes=sum(one.shared_bytes or 0 for one in used if one is not None) if orphan else None,
+        working_directory=working_directory(filesystem, top.pid),
     )
+
+
+def working_directory(filesystem: Filesystem, pid: int) -> str | None:
+    """That of a process; None where it may not be read."""
+    return optional(partial(filesystem.readlink, f"{filesystem.proc}/{pid}/cwd"))
 
 
 def _cards(filesystem: Filesystem, pid: int) -> frozenset[int]:

@@ -149,9 +149,13 @@ def opened(path: Path, largest_bytes: int = LARGEST_UNPACKED_BYTES) -> Iterator[
                 raise SessionUnreadable(
                     f"{path} is a part of a session: name its folder", f"perfwatch replay {path.parent}"
                 ) from None
+            program = path.suffix == ".py"
+            what = (
+                f"for a job that runs: perfwatch attach {path.name}" if program else "for a log: perfwatch autopsy FILE"
+            )
             raise SessionUnreadable(
                 f"{path} is not a session, nor an archive of one",
-                f"perfwatch sessions lists them; for a job that runs: perfwatch attach {path.name}",
+                f"perfwatch sessions lists them; {what}",
             ) from None
         yield folder
 

@@ -5,6 +5,7 @@ Nothing here touches a path in the calling process, as in ``perfwatch.recording.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from perfwatch.errors import SessionUnreadable
 from perfwatch.processes.own_folders import own_folders
 from perfwatch.recording.damage import DAMAGED
+from perfwatch.recording.kept import mode_of, told_of
 from perfwatch.recording.session import DEADLINE_SECONDS, LONGEST_SESSION_BYTES, SNAPSHOT, homes_of_sessions
 from perfwatch.text import command_line
 from perfwatch_probes.deadline import Caller
@@ -22,12 +24,6 @@ SHOWN = 80  # characters of a command line
 MOST_READ = 200  # of the newest: what each is about
 
 Dated = tuple[float, str]  # when it was last described, and its folder
-
-
-class _Mode(msgspec.Struct, frozen=True):
-    """Of a session only how it was made."""
-
-    mode: str = ""
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -46,11 +42,19 @@ class Recent(msgspec.Struct, frozen=True):
 def find_session(argument: str | None, environ: Mapping[str, str], child: Caller) -> Path:
     """The session folder that the user means: the named one, the newest inside a named folder, or the newest of all.
 
-    One that a look for another host has left is meant only when it is named, or where there is no other.
+    The newest that tells of a job is meant (``told_of``), where there is one.
 
     Raises:
         SessionUnreadable: nothing of the kind is there.
         PermissionError: it may not be looked at.
+    """
+    return find_sessions(argument, environ, child)[0]
+
+
+def find_sessions(argument: str | None, environ: Mapping[str, str], child: Caller) -> list[Path]:
+    """The session that the user means, and the one that would be meant if there were not that one, if any.
+
+    Raises as ``find_session`` does.
     """
     homes = homes_of_sessions(environ, os.getuid())
     found: list[Dated] = []
@@ -70,9 +74,9 @@ def find_session(argument: str | None, environ: Mapping[str, str], child: Caller
             "record one first: perfwatch run -- python train.py, or perfwatch attach PID",
         )
     try:
-        return Path(child.call(_meant, found, deadline_seconds=DEADLINE_SECONDS))
+        return [Path(one) for one in child.call(_meant, found, deadline_seconds=DEADLINE_SECONDS)]
     except Unavailable:
-        return Path(max(found)[1])
+        return [Path(max(found)[1])]
 
 
 def _known(homes: Iterable[str], child: Caller) -> list[Dated]:
@@ -164,14 +168,10 @@ def _sessions_in(place: str) -> list[Dated]:
     return found
 
 
-def _meant(found: list[Dated]) -> str:
-    """Runs in the child: the newest that was not made for another host; the newest of all where each is of that kind."""
-    for _, folder in sorted(found, reverse=True):
-        try:
-            with open(os.path.join(folder, "session.json"), "rb") as file:
-                mode = msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
-        except (OSError, *DAMAGED):
-            mode = ""  # what opens it says what is wrong with it
-        if mode != SNAPSHOT:
-            return folder
-    return max(found)[1]
+def _meant(found: list[Dated]) -> list[str]:
+    """Runs in the child: the newest two that tell of a job; the newest of all where none does."""
+    folders = [folder for _, folder in sorted(found, reverse=True)]
+    if len(folders) == 1:
+        return folders
+    telling = (folder for folder in folders[:MOST_READ] if told_of(folder))
+    return list(islice(telling, 2)) or next(([one] for one in folders if mode_of(one) != SNAPSHOT), folders[:1])

@@ -21,6 +21,7 @@ from perfwatch.processes.own_folders import is_ours, own_folders
 from perfwatch.recording.damage import DAMAGED
 from perfwatch.recording.recording import load_session
 from perfwatch.recording.segments import is_written
+from perfwatch.recording.session import AUTOPSY, LONGEST_SESSION_BYTES, SNAPSHOT
 
 LARGEST_EVENTS_BYTES = 32 * 2**20
 REMARKABLE = ("hung", "slow", "gone")
@@ -39,6 +40,12 @@ _WRITTEN = re.compile(
 class _Verdict(msgspec.Struct, frozen=True):
     state: str = ""
     cause: str | None = None
+
+
+class _Mode(msgspec.Struct, frozen=True):
+    """Of a session only how it was made."""
+
+    mode: str = ""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -113,6 +120,30 @@ def described(folder: str) -> Kept | None:
         written=is_written(folder),
         foreign=foreign,
     )
+
+
+def mode_of(folder: str) -> str:
+    """How a session was made; empty where that cannot be read."""
+    try:
+        with open(os.path.join(folder, "session.json"), "rb") as file:
+            return msgspec.json.decode(file.readline(LONGEST_SESSION_BYTES), type=_Mode).mode
+    except (OSError, *DAMAGED):
+        return ""  # what opens it says what is wrong with it
+
+
+def told_of(folder: str) -> bool:
+    """True if a session has a verdict on a job of this machine, or is being made.
+
+    That of another host's look is only asked for by its name. Files that a job left behind tell of it only where they say
+    how it ended.
+    """
+    mode = mode_of(folder)
+    if mode == SNAPSHOT:
+        return False
+    told, _ = _told(Path(folder) / "events.jsonl")
+    if mode == AUTOPSY:
+        return told is not None and told.state != "inconclusive"
+    return told is not None or is_written(folder)
 
 
 def sessions_in(homes: Iterable[str]) -> list[Kept]:

@@ -45,7 +45,9 @@ def console(stream: IO[str], piped_columns: int | None = None) -> Console:
     return made
 
 
-def list_table(headings: Sequence[str], rows: Sequence[Row], spare: Sequence[str], width: int) -> Table:
+def list_table(
+    headings: Sequence[str], rows: Sequence[Row], spare: Sequence[str], width: int, folded: bool = False
+) -> Table:
     """A line for each thing, of which nothing but the end of the last column is cut.
 
     Args:
@@ -53,6 +55,7 @@ def list_table(headings: Sequence[str], rows: Sequence[Row], spare: Sequence[str
         rows: of as many cells.
         spare: columns that are left out where the terminal is narrow, the first one first.
         width: of the terminal.
+        folded: the last column goes on below instead.
     """
     texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     widths = [
@@ -67,7 +70,7 @@ def list_table(headings: Sequence[str], rows: Sequence[Row], spare: Sequence[str
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     for number in shown[:-1]:
         table.add_column(headings[number], no_wrap=True, min_width=widths[number])
-    table.add_column(headings[-1], ratio=1, min_width=12, overflow="ellipsis", no_wrap=True)
+    table.add_column(headings[-1], ratio=1, min_width=12, overflow="fold" if folded else "ellipsis", no_wrap=not folded)
     for row in texts:
         table.add_row(*(row[number] for number in shown))
     return table

@@ -89,7 +89,9 @@ def _page(folded: Folded) -> Iterator[tuple[int, str]]:
     world = ranks + len(folded.absent)
     total = f"{ranks} of {world} ranks" if folded.absent else f"{ranks} rank{'' if ranks == 1 else 's'}"
     total += f" and {folded.workers} other process{'' if folded.workers == 1 else 'es'}" if folded.workers else ""
-    yield 2, f"{total}, {len(folded.groups)} different stack{'' if len(folded.groups) == 1 else 's'}"
+    count = len(folded.groups)
+    alone = ranks + folded.workers == 1
+    yield 2, total if alone else f"{total}, all at one stack" if count == 1 else f"{total}, {count} different stacks"
     if folded.absent:
         yield 0, f"no stack of rank {shortened(rank_ranges(folded.absent))} ({len(folded.absent)} of {world})"
     for group in folded.groups[:MOST_IN_FULL]:

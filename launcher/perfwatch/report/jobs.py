@@ -1,5 +1,6 @@
 """The list of jobs on a terminal: a line for each job, the worst first, and below it what is unusual about its processes."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -40,7 +41,8 @@ class JobsReport:
         """Yield the table, then what to type next and what could not be seen."""
         jobs = sorted(self.listing.jobs, key=_badness)
         if jobs or self.listing.zombies:
-            rows = [row for job in jobs for row in _rows(job, self.ranks)]
+            commands = Counter(job.command for job in jobs)
+            rows = [row for job in jobs for row in _rows(job, self.ranks, commands[job.command] > 1)]
             for zombie in self.listing.zombies:
                 why = f"has ended; its parent {clean(zombie.parent)} ({zombie.parent_pid}) has not reaped it"
                 rows.append((str(zombie.pid), user_name(zombie.uid), "", "", "", Text("ZOMBIE", style="dim"), "", why))
@@ -122,7 +124,9 @@ def _verdict(job: ListedJob) -> Text:
     return Text(clean(said), style=STYLES.get(state, ""))
 
 
-def _rows(job: ListedJob, ranks: bool) -> Iterator[Row]:
+def _rows(job: ListedJob, ranks: bool, ambiguous: bool) -> Iterator[Row]:
+    """ambiguous: True if another job has the same command line: the working directory tells them apart."""
+    where = f"in {clean(job.working_directory)}: " if ambiguous and job.working_directory else ""
     count = f"{len(job.ranks)}/{job.world_size}" if job.world_size else str(len(job.ranks))
     silent = silent_seconds(job)
     step = job.step if job.step is not None else job.verdict.last_step if job.verdict is not None else None
@@ -134,12 +138,12 @@ def _rows(job: ListedJob, ranks: bool) -> Iterator[Row]:
         "-" if step is None else f"{step:,}",
         _verdict(job),
         "-" if silent is None else duration(silent),
-        _orphan(job) if job.kind == "orphan" else command_line(job.command),
+        _orphan(job) if job.kind == "orphan" else f"{where}{command_line(job.command)}",
     )
     sick = [one for one in (*job.ranks, *job.workers) if one.state in UNUSUAL]
     shown = [*_most_silent(job.ranks, MOST_RANKS), *_most_silent(job.workers, 1)] if ranks else []
     for one in sorted({one.pid: one for one in (*shown, *sick[:MOST_RANKS])}.values(), key=_order):
-        yield _row(one)
+        yield _row(one, "worker" in one.role or job.kind == "orphan")
     left = len(job.ranks) - MOST_RANKS
     if ranks and left > 0:
         yield "", "", "", "", "", "", "", f"and {left} more ranks that ran since"
@@ -149,10 +153,13 @@ def _order(one: ListedProcess) -> tuple[bool, int, int]:
     return "worker" in one.role, one.rank or 0, one.pid
 
 
-def _row(one: ListedProcess) -> Row:
-    role = "worker" if "worker" in one.role else "rank"
+def _row(one: ListedProcess, worker: bool) -> Row:
     if one.rank is not None:
-        role = f"worker of rank {one.rank}" if role == "worker" else f"rank {one.rank}"
+        role = f"worker of rank {one.rank}" if worker else f"rank {one.rank}"
+    else:
+        role = "worker" if worker else "training process"
+    if one.state == "Z":
+        role = f"{role} that has ended; its parent has not reaped it"
     state = Text(STATES.get(one.state, one.state or ""), style="bold red" if one.state in UNUSUAL else "")
     return f"  {one.pid}", "", "", "", "", state, duration(one.ran_ago_seconds), role
 

@@ -1,6 +1,8 @@
 """Which moment of a recording is meant: the last living one, the end where that is the story, or what the user typed."""
 
+import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
@@ -10,9 +12,11 @@ from typing import Protocol, TypeVar
 from msgspec import structs
 
 from perfwatch.errors import UsageError
+from perfwatch.recording.finding import find_sessions
 from perfwatch.recording.recording import Event, Recording, load_session
-from perfwatch.text import command_line, duration
+from perfwatch.text import command_line, duration, say
 from perfwatch.verdict import Verdict, possible_after
+from perfwatch_probes.deadline import KillableChild
 from perfwatch_probes.readings import ProcessEnded
 
 PRINTED_SECONDS = 0.999  # that a printed time may lie before what it tells of
@@ -103,11 +107,35 @@ def _moment(recording: Recording, at: float) -> datetime:
     return datetime.fromtimestamp(recording.session.created + at, timezone.utc)
 
 
-def as_newest(folder: Path) -> str:
-    """A recording that was not named, so that a reader sees which one is meant. Raises SessionUnreadable."""
+def meant(argument: str | None, command: str, why: str = "") -> Path:
+    """The session that the user means. Of one that was not named it says which, and what would take another, before it is read.
+
+    Args:
+        argument: as it was typed.
+        command: what is typed before the name of another.
+        why: said first, of one that was not named.
+
+    Raises SessionUnreadable as ``find_session`` does.
+    """
+    child = KillableChild()
+    try:
+        folder, *others = find_sessions(argument, os.environ, child)
+    finally:
+        child.close()
+    if argument is None:
+        say(sys.stderr, f"{why}this is the newest session, {folder.name}: {_about(folder)}")
+        another = (
+            f"{others[0].name}    # {_about(others[0])}" if others else "SESSION    # perfwatch sessions lists them"
+        )
+        say(sys.stderr, f"for another one: {command} {another}")
+    return folder
+
+
+def _about(folder: Path) -> str:
+    """``python train.py, begun 3 min ago``. Raises SessionUnreadable."""
     session = load_session(folder)
-    ago = duration(max(0.0, time.time() - session.created))
-    return f"this is the newest recording, {folder.name}, begun {ago} ago: {command_line(session.command)[:80]}"
+    what = command_line(session.command)[:60] or session.mode
+    return f"{what}, begun {duration(max(0.0, time.time() - session.created))} ago"
 
 
 def last_living_moment(recording: Recording) -> float:

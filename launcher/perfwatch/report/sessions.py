@@ -18,17 +18,23 @@ SPARE = ("SIZE", "AGE", "CAUSE")  # in a narrow terminal
 
 @dataclass(frozen=True)
 class SessionsReport:
-    """Sessions, newest first, ready to be printed. now: unix time."""
+    """Sessions, newest first, ready to be printed. now: unix time; asked: which were asked for, if not all."""
 
     sessions: Sequence[Kept]
     now: float
+    asked: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, then what all take together."""
+        if not self.sessions and self.asked:
+            yield Text(
+                clean(f"no session is called {' or '.join(self.asked)}, nor has it in its command: perfwatch sessions")
+            )
+            return
         if not self.sessions:
             yield Text("no recordings: perfwatch run -- COMMAND, or perfwatch attach, makes one")
             return
-        table = list_table(COLUMNS, [self._row(one) for one in self.sessions], SPARE, options.max_width)
+        table = list_table(COLUMNS, [self._row(one) for one in self.sessions], SPARE, options.max_width, folded=True)
         if console.is_terminal:
             yield table
         else:
