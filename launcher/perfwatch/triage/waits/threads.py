@@ -7,7 +7,6 @@ Python does not know, and those for a process far away. That such a wait lasts s
 from collections.abc import Iterable
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.loops import TELLS
 from perfwatch.triage.moving.motion import (
     GIL_SWITCHES_PER_SECOND,
     WINDOW_SECONDS,
@@ -33,7 +32,7 @@ from perfwatch.triage.waits.node import (
     threads_of,
     waits_forever,
 )
-from perfwatch.triage.words.code import line_of, lock_taken, names
+from perfwatch.triage.words.code import TELLS, line_of, lock_taken, names
 from perfwatch.triage.words.frames import (
     any_tag,
     inner_frames,
