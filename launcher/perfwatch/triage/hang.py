@@ -11,11 +11,11 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.graph.decide import fate_of, in_call, state_of
+from perfwatch.triage.graph.decide import fate_of, in_call, patience_of
 from perfwatch.triage.graph.model import Prospect, Stale, Unsampled
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in, temporal
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in
 from perfwatch.triage.ranks.calls import leaves, over
 from perfwatch.triage.ranks.groups import FEW, SHOWN
 from perfwatch.triage.rule import Facts, Line
@@ -143,15 +143,6 @@ def is_unsampled(case: Case, chain: Chain) -> bool:
     return fate is not None and fate.prospect is Prospect.OPEN and isinstance(fate.why, Unsampled)
 
 
-def patience_of(case: Case, chain: Chain) -> float:
-    """Seconds of silence before a wait is called hung: where nothing can release it those of the graph's table, else the hang timeout."""
-    if not is_settled(case, chain):
-        return temporal(case)
-    state = state_of(case, chain.start.pid)
-    known = state.fate is not None and state.fate.prospect is Prospect.SETTLED
-    return max(STRUCTURAL_SECONDS, state.needs_seconds if known else 0.0)
-
-
 def _ceiling(case: Case, chain: Chain) -> float:
     """Of the confidence in a hang: whatever is not known, and another thread that may release a lock, may end it."""
     doubtful = chain.end.kind in NOT_KNOWN or chain.end.detail == OTHERS_MOVE
@@ -200,7 +191,7 @@ def hung(
     apart = (chain.start.pid, chain.start.tid) != (node.pid, node.tid)
     if moved is not None and apart and chain.start.wait is not None:
         waited = min(waited, moved)  # whatever the end does: until then the training thread was unblocked now and then
-    left = max(patience_of(case, chain) if patience is None else patience, case.apart_seconds) - waited
+    left = max(patience_of(case, chain.start.pid) if patience is None else patience, case.apart_seconds) - waited
     decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
     blamed = chain.culprits() if culprits is None else tuple(culprits)
     sure = min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end))

@@ -17,6 +17,7 @@ DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
+COUNTS_TIMES = 5.0  # times the hang timeout, for what comes to its end: a loop that counts, or goes through data
 LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
 STEADY_SHARE = 1 / 3  # of the session's hang timeout, at least, for a run whose steps were regular for long
 STEADY_TIMES = 20.0  # times its longest gap; and the steps were counted for so many times the result
@@ -36,6 +37,11 @@ def temporal(case: Case) -> float:
     overdue = max(STEADY_SHARE * case.patience_seconds, STEADY_TIMES * max((gap for _, gap in steady), default=0.0))
     counted = min((seconds for seconds, _ in steady), default=0.0)
     return min(timeout, overdue) if counted >= STEADY_TIMES * overdue else timeout
+
+
+def long_timeout(case: Case) -> float:
+    """The hang timeout of what comes to its end and takes its time: a loop that counts, goes through data, or computes."""
+    return COUNTS_TIMES * temporal(case)
 
 
 def outlasts(case: Case, end: End) -> bool:

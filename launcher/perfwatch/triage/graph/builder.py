@@ -1,6 +1,8 @@
 """Grows the wait graph: tasks are made when a claim names them, and each is asked once what it waits for."""
 
 from collections.abc import Collection
+from dataclasses import replace
+from math import inf
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
@@ -21,13 +23,13 @@ from perfwatch.triage.graph.model import (
     Unread,
     WaitGraph,
 )
-from perfwatch.triage.graph.thresholds import BYTES_SECONDS, COUNTS_TIMES, FRESH_SECONDS
+from perfwatch.triage.graph.thresholds import BYTES_SECONDS, FRESH_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of, moves_data
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
-from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.moving.motion import gil_passed_at, motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
 from perfwatch.triage.moving.work import data_of, polling_threads, received, waited_on
-from perfwatch.triage.patience import temporal
+from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
@@ -35,7 +37,7 @@ from perfwatch.triage.shares.thresholds import LASTS
 from perfwatch.triage.waits.chain import Edge, step
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.node import RUNS, End, Node, node_of
-from perfwatch.triage.waits.threads import carries, of_gloo, other_threads
+from perfwatch.triage.waits.threads import carries, gil_waiters, of_gloo, other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
@@ -193,18 +195,28 @@ class Builder:
         """True if the rank of a process has trained, and has made no step for five hang timeouts. Preparation may take hours."""
         rank = self._rank_of(pid)
         trained = rank is not None and has_trained(self.case, rank)
-        return trained and self.waited_seconds(pid) >= COUNTS_TIMES * self.hang_timeout
+        return trained and self.waited_seconds(pid) >= long_timeout(self.case)
 
     @property
     def hang_timeout(self) -> float:
         """Of the session, and no less than three times the longest step of this run."""
         return temporal(self.case)
 
-    def loop(self, key: Key, loop: Loop) -> Loop:
-        """Keep the loop that a task is in."""
+    def loop(self, key: Key, node: Node) -> Loop:
+        """Find and keep the loop that a task is in.
+
+        A training thread that keeps the GIL from threads that ask for it is in one call: a loop of Python passes it on, and counts.
+        """
+        loop = loop_of(self.history, node)
+        if key in self.starts.values() and loop.ends is Ends.COUNTS and self._keeps_gil(node):
+            loop = replace(loop, ends=Ends.UNREAD)
         self.loops[key] = loop
         self.graph.tasks[key].ends = loop.ends
         return loop
+
+    def _keeps_gil(self, node: Node) -> bool:
+        never_passed = gil_passed_at(self.history, node.pid, node.tid) == -inf
+        return never_passed and bool(gil_waiters(self.history, self.job, node))
 
     # who may release it
 

@@ -80,7 +80,7 @@ from perfwatch_probes.readings import Stack
 
 def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The training thread makes no step while it is in a loop; any other thread hands nothing over if its loop gives nothing."""
-    loop = built.loop(task.key, loop_of(built.history, node))
+    loop = built.loop(task.key, node)
     is_start = task.key in built.starts.values()
     is_native = end_of(edge).kind == "native" and loop.lines <= 1 and loop.ends is not Ends.ONE_CALL
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
@@ -178,7 +178,7 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         return
     for_ever = loop.ends is Ends.NEVER and loop.tests_only
     if left is None or for_ever or (seen.state is Activity.POLLS and not _gets_somewhere(loop, node)):
-        built.loop(task.key, loop)
+        built.loop(task.key, node)
         signalled = node.wait is not None and node.wait.call in SIGNAL_WAITS
         why = Acts("a process that sends the signal") if signalled else "it polls"
         resource = Resource(Kind.FLAG, task.key, complete=False, why=why, basis=Basis.TEXT)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.history import Seen, once
 from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.motion import whole
 from perfwatch.triage.moving.within import inside_of, stays
-from perfwatch.triage.patience import temporal
+from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.thresholds import MANY_TIMES
 from perfwatch.triage.words.code import TRAINS, line_of, names
@@ -71,14 +70,14 @@ def unleft(case: Case, rank: Member) -> Unleft | None:
         return None
     usual, patience = _usual(before, at), temporal(case)
     least = None if usual is None or LONGEST_TIMES * usual > LONG * patience else LONGEST_TIMES * usual
-    doubtful = COUNTS_TIMES * patience if least is None else max(patience, least)
+    doubtful = long_timeout(case) if least is None else max(patience, least)
     return Unleft(
         frame=now.loop,
         samples=now.samples,
         seconds=now.seconds,
         usual_seconds=None if least is None else usual,
         doubtful_seconds=doubtful,
-        told_seconds=max(COUNTS_TIMES * patience, doubtful),
+        told_seconds=max(long_timeout(case), doubtful),
     )
 
 

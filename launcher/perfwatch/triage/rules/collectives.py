@@ -20,7 +20,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import loads_alone
 from perfwatch.triage.graph.decide import ends_at, fate_for_others, in_call, state_of, wait_graph_of
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.graph.thresholds import ANSWER_SECONDS, COUNTS_TIMES
+from perfwatch.triage.graph.thresholds import ANSWER_SECONDS
 from perfwatch.triage.hang import (
     COMPARE,
     Place,
@@ -42,7 +42,7 @@ from perfwatch.triage.history import once
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, outlasts, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
     POINT_TO_POINT,
@@ -808,7 +808,7 @@ def _by_stacks(case: Case) -> Difference | None:
         parted,
         [Place(one.start.rank, one.start.pid, call_of(one), show(one.end.node.frame)) for one in parted],
         tuple(_in_call(case, one, f"waits in {call_of(one)}") for one in parted),
-        temporal(case) * (COUNTS_TIMES if exchanges else 1.0) if beside else None,
+        None if not beside else long_timeout(case) if exchanges else temporal(case),
         silent(chains),
         Level.MEDIUM if beside else Level.HIGH if exchanges or len(names) == 1 else 1.0,
         unless=f", unless another thread of {numbered(beside)} answers them" if beside else "",

@@ -5,7 +5,6 @@ import re
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
 from perfwatch.triage.hang import awaited_at, hung, left_over, named, nearest, others_train, with_loop
 from perfwatch.triage.history import History
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
@@ -15,7 +14,7 @@ from perfwatch.triage.moving.motion import BURSTS, bursts, moves, stacks_of, was
 from perfwatch.triage.moving.thresholds import LATELY_SECONDS, LOOP_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.moving.unleft import Unleft, unleft
 from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within, begins_anew, turns_within
-from perfwatch.triage.patience import temporal, wakes_soon
+from perfwatch.triage.patience import long_timeout, temporal, wakes_soon
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS, at_training, profile
@@ -211,7 +210,7 @@ def caught(case: Case, chain: Chain, within: Within) -> Outcome:
     fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
     takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
-    patience = max(temporal(case) * (COUNTS_TIMES if takes_its_time else 1.0), within.usual_seconds)
+    patience = max(long_timeout(case) if takes_its_time else temporal(case), within.usual_seconds)
     sure = Level.HIGH if counted else Level.MEDIUM
     if within.called == UPDATE and not within.usual_seconds:
         # An optimizer that was never seen to come out of its loop may do all of the training in one step.
@@ -292,7 +291,7 @@ def turns_for_ever(case: Case, chain: Chain, watched: float) -> Outcome:
     # Of several ranks one computes for all, and mostly in a library.
     finite = loop.library is not None or (not waits and (bool(loop.kinds) or len(case.ranks) > 1))
     counts = over_data or computes or rounds or finite or case.awaited_at_start(chain.start.pid)
-    patience = temporal(case) * (COUNTS_TIMES if counts else 1.0)
+    patience = long_timeout(case) if counts else temporal(case)
     lasts = lull(case, rank, watched, patience)
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
     if counts and silent < patience and not (waits and (computes or rounds)):

@@ -10,9 +10,8 @@ from itertools import pairwise, zip_longest
 from shlex import quote
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.decide import may_come_to_its_end
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import hung, nearest, patience_of, silent_seconds, stacks_of
+from perfwatch.triage.graph.decide import patience_of
+from perfwatch.triage.hang import hung, nearest, silent_seconds, stacks_of
 from perfwatch.triage.history import Seen, open_file
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull, quiet
@@ -141,8 +140,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         holders = f"{first} ({holders})" if holders else first
     owner = f"held by {holders}" if holders else "its holder is not known"
     watched = silent_seconds(case, chain)
-    # Whoever computes under the lock in a loop that counts lets go of it.
-    patience = patience_of(case, chain) * (COUNTS_TIMES if may_come_to_its_end(case, rank.pid) else 1.0)
+    patience = patience_of(case, chain.start.pid)
     polls = end.kind == "file_poll"
     lasts = kept(case, rank, watched, patience, end)
     if polls and not lasts.evidence:
