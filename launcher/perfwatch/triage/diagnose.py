@@ -12,13 +12,22 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
-from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, in_call, is_settled, states_of
+from perfwatch.triage.graph.decide import (
+    TABLE,
+    a_releaser_runs,
+    ends_at,
+    fate_of,
+    in_call,
+    is_settled,
+    states_of,
+    wakes_soon,
+)
 from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
 from perfwatch.triage.hang import silent_seconds, stacks_of, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
-from perfwatch.triage.patience import temporal, wakes_soon
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Rule

@@ -286,7 +286,10 @@ def quantile(values: Iterable[float], share: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-PARTS = 4  # of a series of which it is asked whether it grows: by chance they are in order once in 24 times
+PARTS, FEWEST = (
+    4,
+    3,
+)  # values of a series of which it is asked whether it grows: by chance four are in order once in 24 times
 IN_ORDER, AT_ONCE = (
     0.85,
     0.7,
@@ -295,7 +298,7 @@ IN_ORDER, AT_ONCE = (
 
 def grows(values: Sequence[float], least: float) -> bool:
     """True if values, oldest first, grow by at least so much in all, nearly always, and not at one moment."""
-    grown = values[-1] - values[0] if len(values) >= PARTS else 0.0
+    grown = values[-1] - values[0] if len(values) >= FEWEST else 0.0
     if grown <= 0.0 or grown < least:
         return False
     ordered = [later > earlier for earlier, later in combinations(values, 2)]

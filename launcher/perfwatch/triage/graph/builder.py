@@ -33,7 +33,7 @@ from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
-from perfwatch.triage.shares.thresholds import LASTS
+from perfwatch.triage.shares.thresholds import LASTS, NEARLY_ALL
 from perfwatch.triage.waits.chain import Edge, step
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.node import RUNS, End, Node, node_of
@@ -44,7 +44,6 @@ NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = Elsewhere("a process outside of the job")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
 SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
-MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
 
 
@@ -58,7 +57,7 @@ def loads_alone(case: Case, rank: Member, others_waited: float) -> Profile | Non
         return None
     since = case.profile(rank, seconds=SINCE * others_waited)
     trained = since.seen("forward", "backward", "optimizer", "collective")
-    alone = since.samples >= ENOUGH_SAMPLES and since.share("loader") >= MOSTLY and not trained
+    alone = since.samples >= ENOUGH_SAMPLES and since.share("loader") >= NEARLY_ALL and not trained
     return since if alone else None
 
 

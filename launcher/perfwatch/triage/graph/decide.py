@@ -36,7 +36,6 @@ from perfwatch.triage.graph.model import (
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
     DEADLINE_SECONDS,
-    LONGEST_STEPS,
     OUTSIDERS_SECONDS,
     RATIONED_SECONDS,
     ROUNDING_SECONDS,
@@ -59,8 +58,9 @@ from perfwatch.triage.patience import (
 )
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.shares.thresholds import BEYOND
 from perfwatch.triage.waits.chain import Chain, Edge
-from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence, waits_for_its_object
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, End, Node, silence, waits_for_its_object
 from perfwatch.triage.waits.other_end import open_seconds
 from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.waits.threads import gil_waiters
@@ -282,6 +282,30 @@ def patience_of(case: Case, pid: int) -> float:
     return _timeouts(case, built, pid, sinks)
 
 
+def wakes_soon(case: Case, end: End) -> bool:
+    """True if the end of a chain sleeps, or waits for a timer, and wakes soon enough or for its next try: no hang."""
+    fate, wait = _fate_of_thread(case, end), end.node.wait
+    sleeps = wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None
+    if fate is None or fate.prospect is Prospect.SETTLED:
+        return False
+    return sleeps or (fate.prospect is Prospect.DUE and fate.by is None)
+
+
+def outlasts(case: Case, end: End) -> bool:
+    """True if the end of a chain sleeps for longer than anybody means to wait."""
+    fate = _fate_of_thread(case, end)
+    return (
+        fate is not None
+        and fate.prospect is Prospect.SETTLED
+        and end.node.wait is not None
+        and end.node.wait.kind == "sleep"
+    )
+
+
+def _fate_of_thread(case: Case, end: End) -> Fate | None:
+    return wait_graph_of(case).graph.fates.get(("thread", end.node.pid, end.node.tid))
+
+
 def ends_at(case: Case, pid: int) -> float | None:
     """When a task wakes that may release the wait of a rank: from a sleep, or at a time limit that is longer than a poll's."""
     built = wait_graph_of(case)
@@ -370,7 +394,7 @@ def _timeouts(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> 
     """The hang timeouts that an open wait is given, each no less than three times the longest pause that this run recovered from."""
     lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
     recovered = max((_longest_step(case, pid), *lulls))
-    return max(temporal(case), LONGEST_STEPS * recovered) * _times(built, built.starts[pid], sinks)
+    return max(temporal(case), BEYOND * recovered) * _times(built, built.starts[pid], sinks)
 
 
 def _times(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> float:

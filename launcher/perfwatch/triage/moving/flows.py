@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History, Seen
+from perfwatch.triage.moving.thresholds import TRAFFIC_SECONDS
 from perfwatch_probes import readings as r
 
-# What is read every two seconds of a suspicion, and every ten of a calm job, was read twice then.
-SHORTEST_SECONDS = 12.0
 # Bytes a second, all connections or interfaces together, that still count as nothing: NCCL's and gloo's own keep-alives.
 SILENT_BYTES_PER_SECOND = 50_000.0
 CARRIES_BYTES = 5_000_000  # what NCCL's and gloo's own greetings and keep-alives do not add up to: tens of kilobytes
@@ -57,12 +56,12 @@ class Flow:
 
 def flow(history: History, pid: int, seconds: float) -> Flow | None:
     """Over the last ``seconds``; None where the same connections were not read twice."""
-    return _between(history.series(r.Traffic, pid, seconds=max(seconds, SHORTEST_SECONDS)))
+    return _between(history.series(r.Traffic, pid, seconds=max(seconds, TRAFFIC_SECONDS)))
 
 
 def newest_flow(history: History, pid: int) -> Flow | None:
     """Between the last two looks: whether anything comes now, whatever came before them."""
-    return _between(history.series(r.Traffic, pid, seconds=SHORTEST_SECONDS)[-2:])
+    return _between(history.series(r.Traffic, pid, seconds=TRAFFIC_SECONDS)[-2:])
 
 
 def _between(looks: Sequence[Seen[r.Traffic]]) -> Flow | None:

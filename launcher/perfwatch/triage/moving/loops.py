@@ -263,11 +263,9 @@ def _within(stack: r.Stack, frame: r.Frame) -> list[r.Frame]:
 
 
 def sizes_of(history: History, pid: int, seconds: float) -> list[int]:
-    """The bytes that a process had resident at the begin of the last seconds and after each quarter; none where it was read rarely."""
-    seen = history.series(r.ProcessUsage, pid, seconds=seconds)
-    return [
-        seen[(len(seen) - 1) * part // PARTS].reading.resident_bytes for part in range(PARTS + 1) if len(seen) > PARTS
-    ]
+    """The bytes that a process had resident at the begin of the last seconds and after each quarter; of few looks, at each."""
+    sizes = [one.reading.resident_bytes for one in history.series(r.ProcessUsage, pid, seconds=seconds)]
+    return [sizes[(len(sizes) - 1) * part // PARTS] for part in range(PARTS + 1)] if len(sizes) > PARTS else sizes
 
 
 def moves_data(history: History, node: Node) -> bool:

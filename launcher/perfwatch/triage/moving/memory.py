@@ -11,10 +11,9 @@ from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
-from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
-from perfwatch.triage.shares.thresholds import MUCH, NOW_SECONDS
+from perfwatch.triage.shares.thresholds import BEYOND, MUCH, NOW_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.waits.node import End, Node, threads_of, waits_forever
@@ -62,7 +61,7 @@ def training_lull(case: Case, rank: Member) -> float:
 
 def has_come_back(case: Case, rank: Member, silent: float) -> bool:
     """True if it has been away from training for about as long before, and came back."""
-    return silent < LONGEST_RECOVERED * training_lull(case, rank)
+    return silent < BEYOND * training_lull(case, rank)
 
 
 def has_come_back_from(case: Case, rank: Member, frame: r.Frame | None, silent: float) -> bool:

@@ -7,9 +7,9 @@ from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.cards.hardware import clock_at_work, held_down
 from perfwatch.triage.cards.whose import cards_of, index_of, name_of
 from perfwatch.triage.case import Case
+from perfwatch.triage.graph.decide import wakes_soon
 from perfwatch.triage.history import median, once
 from perfwatch.triage.moving.memory import has_trained
-from perfwatch.triage.patience import wakes_soon
 from perfwatch.triage.ranks.groups import FEW
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.budget import Bin, awaits_data, budget, trained_for

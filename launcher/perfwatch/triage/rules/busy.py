@@ -17,7 +17,6 @@ from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.memory import computed, has_trained
 from perfwatch.triage.moving.motion import gil_passed_at, motion
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, SIGN_OF_LIFE, WORKS_BYTES
-from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import begins_anew, turns_within
 from perfwatch.triage.moving.work import passed, received, waited_on
 from perfwatch.triage.patience import long_timeout, temporal
@@ -27,6 +26,7 @@ from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
 from perfwatch.triage.ranks.lateness import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Line, Rule, Saw
+from perfwatch.triage.rules.endless import unleft
 from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
 from perfwatch.triage.shares.data import producers, starving
 from perfwatch.triage.shares.profile import Profile

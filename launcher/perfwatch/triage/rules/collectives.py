@@ -18,7 +18,7 @@ from perfwatch.triage.cards.gpu import SAME_FOOTPRINT, UNUSED, polls, regime, re
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.builder import loads_alone
-from perfwatch.triage.graph.decide import ends_at, fate_for_others, in_call, state_of, wait_graph_of
+from perfwatch.triage.graph.decide import ends_at, fate_for_others, in_call, outlasts, state_of, wait_graph_of
 from perfwatch.triage.graph.model import Prospect
 from perfwatch.triage.graph.thresholds import ANSWER_SECONDS
 from perfwatch.triage.hang import (
@@ -42,7 +42,7 @@ from perfwatch.triage.history import once
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, outlasts, temporal
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
     POINT_TO_POINT,

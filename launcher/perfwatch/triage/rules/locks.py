@@ -14,7 +14,7 @@ from perfwatch.triage.cards.gpu import idle_card_seconds, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import last_words, raised_at
-from perfwatch.triage.graph.decide import patience_of, wait_graph_of
+from perfwatch.triage.graph.decide import patience_of, wait_graph_of, wakes_soon
 from perfwatch.triage.graph.model import Ends
 from perfwatch.triage.hang import (
     held_up,
@@ -27,14 +27,14 @@ from perfwatch.triage.hang import (
     stacks_of,
     stands_in_sync,
     turn_of,
+    undrained,
     who,
 )
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.moving.motion import gil_passed_at, has_ended
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, wakes_soon
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.rule import Cause, Facts, Rule
-from perfwatch.triage.rules.files import undrained
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.libraries import ANSWER, ITS_NEXT_CALL, REMOTE, may_ask
 from perfwatch.triage.waits.node import (

@@ -9,12 +9,14 @@ from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words
 from perfwatch.triage.graph.activity import activity_of
-from perfwatch.triage.graph.decide import ends_at, patience_of
+from perfwatch.triage.graph.decide import ends_at, outlasts, patience_of, wakes_soon
 from perfwatch.triage.graph.thresholds import RATIONED_SECONDS
 from perfwatch.triage.hang import (
+    ASKED,
     awaited_at,
     hung,
     is_settled,
+    not_read,
     silent_seconds,
     who,
     with_loop,
@@ -23,11 +25,10 @@ from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import loop_of, moves_data
 from perfwatch.triage.moving.memory import Lull, lull, unfed
 from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, long_timeout, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.groups import unanswered
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, long_timeout, temporal
+from perfwatch.triage.ranks.groups import FEW, unanswered
 from perfwatch.triage.roles.job import Member, youngest_start_gap_seconds
 from perfwatch.triage.rule import Cause, Facts, Rule
-from perfwatch.triage.rules.files import ASKED, not_read
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import Rest, at_rest
@@ -66,7 +67,6 @@ OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "o
 RUNNING_ENDS = ("python", "native")
 NAPPING = 2.0  # times the hang timeout, for what naps: it looks again and again whether something has come, which may come in the end
 
-MOST_NAMED = 4  # workers
 RAISES = "set DataLoader(timeout=...) to turn this hang into an error"
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
@@ -223,9 +223,7 @@ def all_wait(case: Case, chain: Chain) -> tuple[str, bool]:
     if node.role != "worker" or len(alike) < 2 or node.frame is None:
         return f"{who(chain)} {doing(awaited_at(case, chain))}", False
     rank = f"rank {node.rank}'s " if node.rank is not None else ""
-    pids = ", ".join(map(str, alike[:MOST_NAMED])) + (
-        f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    )
+    pids = ", ".join(map(str, alike[:FEW])) + (f" and {len(alike) - FEW} more" if len(alike) > FEW else "")
     return f"{rank}DataLoader workers {pids} at {show(node.frame)} {doing(awaited_at(case, chain), many=True)}", True
 
 
