@@ -28,11 +28,11 @@ from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
 from perfwatch.triage.patience import temporal
-from perfwatch.triage.ranks.lateness import who_train
 from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.rules.by_graph import unnamed_suspect
+from perfwatch.triage.rules.late_ranks import who_train
 from perfwatch.triage.shares.traced import sharpened
 from perfwatch.triage.shares.training import NOT_BY_SHARES, beginning
 from perfwatch.triage.words.code import place_of

@@ -32,8 +32,8 @@ from perfwatch.triage.moving.work import data_of, polling_threads, received, wai
 from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
-from perfwatch.triage.shares.thresholds import LASTS, NEARLY_ALL
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES
+from perfwatch.triage.shares.thresholds import NEARLY_ALL
 from perfwatch.triage.waits.chain import Edge, step
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.node import RUNS, End, Node, node_of
@@ -42,23 +42,9 @@ from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = Elsewhere("a process outside of the job")
+PASSES = ("forward", "backward", "optimizer", "scaler", "collective")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
-SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
-
-
-def loads_alone(case: Case, rank: Member, others_waited: float) -> Profile | None:
-    """The samples that show that a rank has been in its own loader alone since the others wait, if that is a good part of the hang timeout.
-
-    A loop over data that gives no batch (each sample is filtered out) reads all the while and looks like training; the ranks that
-    wait in a collective prove that no step was made.
-    """
-    if others_waited < LASTS * temporal(case):
-        return None
-    since = case.profile(rank, seconds=SINCE * others_waited)
-    trained = since.seen("forward", "backward", "optimizer", "collective")
-    alone = since.samples >= ENOUGH_SAMPLES and since.share("loader") >= NEARLY_ALL and not trained
-    return since if alone else None
 
 
 class Builder:
@@ -73,7 +59,6 @@ class Builder:
         self.todo: list[Key] = []  # tasks that were not asked yet
         self._edges: dict[Key, Edge] = {}
         self.calls = Calls()  # in which call each rank is
-        self.others_waited = 0.0  # seconds for which all ranks that are in a call have waited
         self.starts: dict[int, Key] = {
             rank.pid: self.thread(rank.pid, case.progress[rank.pid].thread) for rank in case.ranks
         }
@@ -109,18 +94,17 @@ class Builder:
     def _works_for_the_others(self, pid: int) -> str:
         """What a training thread that runs is at, if the ranks that wait for it get that one day: no step of its own. Else empty."""
         node = self.node(self.starts[pid])
-        if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(
-            self.case, self.job.members[pid], self.others_waited
-        ):
+        if self.edge_kind(self.starts[pid]) not in RUNS:
             return ""
         seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)
         if seen.samples < ENOUGH_SAMPLES:
             return ""
-        if seen.share_where(at_training):
+        if seen.seen(*PASSES):
             return "it runs passes of a model"
         if seen.seen(*OTHER_WORK):
             return "it saves, loads or compiles"
-        return "it moves data" if moves_data(self.history, node) else ""
+        loads = seen.share("loader") >= NEARLY_ALL  # a loader may read for ever, and give no batch
+        return "it moves data" if moves_data(self.history, node) and not loads else ""
 
     def leaf(self, key: Key, fate: Fate, activity: Activity) -> Key:
         """A task whose fate is known."""

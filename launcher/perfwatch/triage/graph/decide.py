@@ -102,8 +102,6 @@ def in_call(case: Case, chain: Chain) -> bool:
 def _built(case: Case) -> Builder:
     built = Builder(case)
     calls = built.calls = collectives.calls_of(built)
-    waits = [silence(built.history, built.node(built.starts[pid])) or 0.0 for pid in calls.by_pid]
-    built.others_waited = min(waits, default=0.0)
     if calls.by_pid:
         for pid in built.starts:
             built.rank(pid)

@@ -22,11 +22,11 @@ from perfwatch.triage.moving.work import passed, received, waited_on
 from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import exchange, leaves
 from perfwatch.triage.ranks.groups import growing
-from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
-from perfwatch.triage.ranks.lateness import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Line, Rule, Saw
 from perfwatch.triage.rules.endless import unleft
+from perfwatch.triage.rules.late_ranks import in_collective as is_in_collective
+from perfwatch.triage.rules.late_ranks import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
 from perfwatch.triage.shares.data import producers, starving
 from perfwatch.triage.shares.profile import Profile

@@ -1,6 +1,5 @@
 """A training thread in the program's own code that makes no step, and a program that is over and does not exit."""
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,7 +12,7 @@ from perfwatch.triage.history import History, Seen, once
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of, moves_data, releases_gil, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
-from perfwatch.triage.moving.motion import BURSTS, bursts, moves, stacks_of, was_at, whole
+from perfwatch.triage.moving.motion import moves, whole
 from perfwatch.triage.moving.thresholds import LATELY_SECONDS, LOOP_SECONDS, SIGN_OF_LIFE
 from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within, begins_anew, inside_of, stays, turns_within
 from perfwatch.triage.patience import long_timeout, temporal
@@ -27,13 +26,11 @@ from perfwatch.triage.waits.node import RUNS, End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.threads import HELD_BY
 from perfwatch.triage.words.code import TRAINS, line_of, names, retries
-from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, show, tags, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, show, tags
 from perfwatch.verdict import Abstention, Culprit, Evidence, Level, Missing, Outcome, doing
 from perfwatch_probes import readings as r
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
-# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
-DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 ENDLESS_PYTHON = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 IN_ONE_CALL = ENDLESS_PYTHON.line("""
     {who} does not come out of its loop, within one {within}
@@ -276,9 +273,9 @@ def naps(case: Case, chain: Chain) -> Outcome:
     silent = lasts.seconds
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
-    if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
-        return None  # it is let go on now and then, too briefly for a sample to see what it does
-    if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
+    if has_come_back(case, rank, silent) or moves(case.history, node.pid, node.tid).recurrent:
+        return None
+    if any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
     if not only_asks(case.history, node) or (node.stack is not None and retries(case.history, node.stack)):
         return None
@@ -391,9 +388,8 @@ def turns_for_ever(case: Case, chain: Chain, watched: float) -> Outcome:
     node = chain.end.node
     if has_come_back(case, rank, silent) or trains_around(case.history, node):
         return None
-    by_hand = descends(case.history, node)
     sure = Level.LOW if prepares(case, rank) else Level.MEDIUM
-    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only or again):
+    if waits and not (over_data or computes or rounds or loop.tests_only or again):
         sure = Level.HIGH  # a long finite computation cannot be told apart by anything but time
     found = hung(
         case,
@@ -412,18 +408,6 @@ def trains_around(history: History, node: Node) -> bool:
     """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
     source = line_of(history, node.frame)
     return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
-
-
-def descends(history: History, node: Node) -> bool:
-    """True if a line of its loop makes an update by itself, in a run that was never seen at torch's own.
-
-    It may be training, or a search that does not converge.
-    """
-    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
-        return False
-    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
-    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
-    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
 
 
 def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:

@@ -24,7 +24,7 @@ from perfwatch.triage.hang import (
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import loop_of, moves_data
 from perfwatch.triage.moving.memory import Lull, lull, unfed
-from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
+from perfwatch.triage.moving.motion import python_threads
 from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, long_timeout, temporal
 from perfwatch.triage.ranks.groups import FEW, unanswered
 from perfwatch.triage.roles.job import Member, youngest_start_gap_seconds
@@ -161,11 +161,7 @@ def through_a_queue(case: Case, chain: Chain) -> bool:
 def all_nap(case: Case, chain: Chain) -> bool:
     """True if everybody who could deliver sleeps a little in a loop that only asks, again and again, and nothing else."""
     return all(
-        end.kind == "sleep"
-        and end.node.pid != chain.start.pid
-        and end.node.naps
-        and only_asks(case.history, end.node)
-        and bursts(case.history, end.node.pid, end.node.tid) < BURSTS
+        end.kind == "sleep" and end.node.pid != chain.start.pid and end.node.naps and only_asks(case.history, end.node)
         for end in chain.ends
     )
 
