@@ -286,14 +286,10 @@ def quantile(values: Iterable[float], share: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-PARTS, FEWEST = (
-    4,
-    3,
-)  # values of a series of which it is asked whether it grows: by chance four are in order once in 24 times
-IN_ORDER, AT_ONCE = (
-    0.85,
-    0.7,
-)  # of the pairs of values: the later one is larger; of the growth: at most between two neighbours
+# Whether a series grows: of so many parts, three values at least. By chance four are in order once in 24 times.
+PARTS, FEWEST = 4, 3
+# Of the pairs of values so many have the larger one later; of the growth so much lies between two neighbours at most.
+IN_ORDER, AT_ONCE = 0.85, 0.7
 
 
 def grows(values: Sequence[float], least: float) -> bool:

@@ -169,7 +169,8 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
     A training thread may mean to rest for minutes. What else keeps one waiting for so long is no reason to wait with it.
     """
     left = None if seen.until is None else seen.until - built.case.at
-    if left is not None and left > MEANT_SECONDS:
+    next_try = next_try_seconds(built.case.history, node.thread, node.stack)
+    if left is not None and next_try is None and left > max(MEANT_SECONDS, built.case.patience_seconds):
         task.fate = Fate(Prospect.SETTLED, why="it sleeps for hours")
         return
     loop = loop_of(built.history, node)
@@ -188,7 +189,6 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         task.waits = (resource,)
         return
     rests = left + (node.motion.ran_ago_seconds or 0.0)
-    next_try = next_try_seconds(built.case.history, node.thread, node.stack)
     long = rests > KEEPS_WAITING_SECONDS and left > built.hang_timeout and task.key not in built.starts.values()
     if next_try is None and (long or gil_waiters(built.history, built.job, node)):
         why = "it sleeps for minutes" if long else "it sleeps and keeps the GIL from threads that ask for it"

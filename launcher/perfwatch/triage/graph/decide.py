@@ -44,7 +44,7 @@ from perfwatch.triage.graph.thresholds import (
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.loops import rereads
-from perfwatch.triage.moving.memory import missed, quiet, since_training, unwritten
+from perfwatch.triage.moving.memory import remembered, since_training, unchanged
 from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
@@ -62,7 +62,6 @@ from perfwatch.triage.shares.thresholds import BEYOND
 from perfwatch.triage.waits.chain import Chain, Edge
 from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, End, Node, silence, waits_for_its_object
 from perfwatch.triage.waits.other_end import open_seconds
-from perfwatch.triage.waits.polling import sought
 from perfwatch.triage.waits.threads import gil_waiters
 from perfwatch_probes.readings import Stack, Thread
 
@@ -192,9 +191,8 @@ class Table:
     for OPEN bring 5 more hangs and 5 false ones.
     """
 
-    ended: float = (
-        DECISIVE_SECONDS  # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
-    )
+    # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
+    ended: float = DECISIVE_SECONDS
     settled: float = STRUCTURAL_SECONDS
     frozen: float = 3.0  # SETTLED, and the kernel knows of every sink that it has not run: only its object can wake it
     unnamed: float = 6.0  # also of watching, before a hang without a name: by then the rules have named what they can
@@ -292,12 +290,8 @@ def wakes_soon(case: Case, end: End) -> bool:
 def outlasts(case: Case, end: End) -> bool:
     """True if the end of a chain sleeps for longer than anybody means to wait."""
     fate = _fate_of_thread(case, end)
-    return (
-        fate is not None
-        and fate.prospect is Prospect.SETTLED
-        and end.node.wait is not None
-        and end.node.wait.kind == "sleep"
-    )
+    sleeps = end.node.wait is not None and end.node.wait.kind == "sleep"
+    return sleeps and fate is not None and fate.prospect is Prospect.SETTLED
 
 
 def _fate_of_thread(case: Case, end: End) -> Fate | None:
@@ -399,6 +393,8 @@ def _times(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> float:
     """How many hang timeouts the sinks of a wait are given: more for what counts, less for a regular expression that others wait for."""
     if _may_come_to_their_end(built, start, sinks):
         return COUNTS_TIMES
+    if _awaited_ranks(built, start, sinks):
+        return 1.0
     calls = [
         claims.one_call_times(built.case, built.node(task.key), loop)
         for task, _ in sinks
@@ -546,24 +542,14 @@ def _is_traceless(sinks: Iterable[Sink]) -> bool:
 
 def _remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> list[float]:
     """Seconds, one for each thing that remembers."""
-    rank = case.job.members[pid]
     node = built.node(built.starts[pid])
-    trained = quiet(case, rank)
-    found = [trained.seconds if trained.evidence else unwritten(case, rank).seconds, missed(case, rank).seconds]
+    found = [remembered(case, case.job.members[pid]).seconds]
     for task, resource in sinks:
-        if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
-            found.append(_unchanged_seconds(case, task, resource))
+        path = resource.key[1] if resource is not None and resource.kind is Kind.FILE else None
+        if task.kind == "thread" and isinstance(path, str):
+            found.append(unchanged(case, task.pid, path).seconds)
         if resource is not None and resource.kind is Kind.STORE:
             found.append(case.history.once(("store open",), lambda: open_seconds(case.history, case.job) or 0.0))
     if waits_for_its_object(node):
         found.append(silence(case.history, node) or 0.0)
     return found
-
-
-def _unchanged_seconds(case: Case, task: Task, resource: Resource) -> float:
-    """Since when the awaited file has not changed."""
-    path = resource.key[1]
-    seen = sought(case.history, task.pid, path) if isinstance(path, str) else None
-    if seen is None or seen.reading.changed_ago_seconds is None:
-        return 0.0
-    return seen.reading.changed_ago_seconds + case.at - seen.at
