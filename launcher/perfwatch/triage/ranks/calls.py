@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.thresholds import TRAFFIC_SECONDS
+from perfwatch.triage.moving.work import SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
 from perfwatch.triage.ranks.groups import WaitGraph
 from perfwatch.triage.shares.own_work import has_several, mpi_calls
 from perfwatch.triage.waits.chain import Chain

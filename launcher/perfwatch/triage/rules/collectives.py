@@ -39,8 +39,8 @@ from perfwatch.triage.hang import (
 )
 from perfwatch.triage.history import once
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.moving.work import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,

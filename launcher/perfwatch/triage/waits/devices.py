@@ -12,9 +12,9 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import Regime, contradicted, kernels, polls, regimes, unseen
 from perfwatch.triage.cards.whose import cards_of, name_of, shared
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
 from perfwatch.triage.moving.thresholds import RUNS_SHARE
+from perfwatch.triage.moving.work import newest_flow
 from perfwatch.triage.roles.job import Job
 from perfwatch.triage.shares.thresholds import NEARLY_ALL
 from perfwatch.triage.waits.node import End, Found, Node, led_to, node_of, threads_of, waited_on, waits_forever
