@@ -390,18 +390,16 @@ def _timeouts(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> 
 
 
 def _times(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> float:
-    """How many hang timeouts the sinks of a wait are given: more for what counts, less for a regular expression that others wait for."""
+    """How many hang timeouts the sinks of a wait are given: more for what counts, less for a regular expression that keeps the GIL."""
     if _may_come_to_their_end(built, start, sinks):
         return COUNTS_TIMES
-    if _awaited_ranks(built, start, sinks):
-        return 1.0
-    calls = [
+    keep_the_gil = [
         claims.one_call_times(built.case, built.node(task.key), loop)
         for task, _ in sinks
         if (loop := built.loops.get(task.key)) is not None and loop.expression
-        if task.key != start or gil_waiters(built.history, built.job, built.node(start))
+        if gil_waiters(built.history, built.job, built.node(task.key))
     ]
-    return max(calls) if calls and len(calls) == len(sinks) else 1.0
+    return max(keep_the_gil) if keep_the_gil and len(keep_the_gil) == len(sinks) else 1.0
 
 
 def _is_unread(built: Builder, start: Key, sinks: tuple[Sink, ...], fate: Fate) -> bool:

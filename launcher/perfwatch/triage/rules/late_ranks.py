@@ -87,6 +87,7 @@ LESS = "accumulate gradients or enlarge the batch; a bf16 communication hook hal
 SHARDED = "torch.distributed.fsdp, or DistributedDataParallel(gradient_as_bucket_view=True, bucket_cap_mb=...)"
 
 
+DELAY_SHARE, DELAY_RATIO = 0.3, 2.0  # runnable and not running; so many times as much as the others
 RECEIVES = frozenset({"recv", "recv_object_list", "broadcast", "broadcast_object_list"})
 # Measured on H200 with one rank late in each step: the cards of the others were taken 100 % of the time, its own 1 %.
 CARD_TAKEN, CARD_FREE = 0.9, 0.6
@@ -324,6 +325,7 @@ def own_cause(case: Case, late: Member, seen: Profile) -> OwnCause:
     return (
         _throttled(case, late)
         or _loader(case, late, seen)
+        or _crowded_out(case, late, seen)
         or _own_line(case, late, seen)
     )  # fmt: skip
 
@@ -364,6 +366,22 @@ def _loader(case: Case, late: Member, seen: Profile) -> OwnCause | None:
     of_time, claim = f"{share:.0%} of the time", "waits for its DataLoader"
     shown = case.saw("stack", f"rank {late.rank}", claim, of_time, "hardly ever")
     return OwnCause(f"its DataLoader is too slow ({share:.0%} of its time{where})", "data", culprit, (shown,))
+
+
+def _crowded_out(case: Case, late: Member, seen: Profile) -> OwnCause | None:
+    """It wants to run and does not get a CPU, much more than the others when they want to: another process has its CPUs."""
+    moved = {rank.pid: case.motion(rank, WINDOW_SECONDS) for rank in case.ranks}
+    kept = {pid: (one.delay_share or 0.0) / one.wanted_share if one.wanted_share else 0.0 for pid, one in moved.items()}
+    own, most = kept[late.pid], max((share for pid, share in kept.items() if pid != late.pid), default=0.0)
+    if own < DELAY_SHARE or own < DELAY_RATIO * most:
+        return None
+    line = _own_line(case, late, seen)
+    words = (
+        f"when it wants to run it waits for a CPU {own:.0%} of the time, the others at most {most:.0%}; {line.words}"
+    )
+    claim = "waits for a CPU when it wants to run"
+    shown = case.saw("schedstat", f"rank {late.rank}", claim, f"{own:.0%}", f"{most:.0%}")
+    return OwnCause(words, "node", line.culprit, (shown,))
 
 
 def _own_line(case: Case, late: Member, seen: Profile) -> OwnCause:

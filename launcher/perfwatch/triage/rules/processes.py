@@ -65,6 +65,10 @@ GIVES_NOTHING = STUCK_WORKER.line("""
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
 RUNNING_ENDS = ("python", "native")
+GONE_WILD = 0.5  # times the hang timeout, in one call of a regular expression that has cost more than all that the other workers did
+# Times what each other worker has computed since it began, which counts as so much at least.
+OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
+OFTEN = 10  # writes of a worker: it has answered before
 NAPPING = 2.0  # times the hang timeout, for what naps: it looks again and again whether something has come, which may come in the end
 
 RAISES = "set DataLoader(timeout=...) to turn this hang into an error"
@@ -128,6 +132,8 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         ceiling = Level.HIGH if loop.may_turn_for_ever and not fills else MAY_COME
         if fills and not loop.expression and not loop.may_turn_for_ever:
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
+        beyond = outspends(case, chain) if loop.expression else ()
+        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
         long = end.kind == "native" or fills
         patience = max(patience, long_timeout(case)) if long else patience
         if silent < patience and (long or (loop.counts and not loop.expression)):
@@ -202,6 +208,27 @@ def since_output(case: Case, chain: Chain) -> float:
     counts = [(one.at, one.reading.write_calls) for one in looks if one.reading.write_calls is not None]
     wrote = [at for (_, before), (at, now) in pairwise(counts) if now > before]
     return case.at - wrote[-1] if wrote else float("inf")
+
+
+def outspends(case: Case, chain: Chain) -> tuple[Evidence, ...]:
+    """What shows that a worker has computed on one task far longer than each of its fellows on all of theirs; () where it has not.
+
+    They began together and are handed tasks in turn; their writes tell that they have answered as often.
+    """
+    end = chain.end.node
+    fellows = [one.pid for one in case.job.workers(chain.start.pid) if one.alive and one.pid != end.pid]
+    mine, *seen = (case.history.latest(Thread, pid, pid) for pid in (end.pid, *fellows))
+    known = [(one.reading.run_seconds, one.reading.write_calls) for one in (mine, *seen) if one is not None]
+    counted = [(spent, writes) for spent, writes in known if spent is not None and writes is not None]
+    if mine is None or end.tid != end.pid or not fellows or len(counted) <= len(fellows):
+        return ()
+    (own, answers), *others = counted
+    most, fewest = max(spent for spent, _ in others), min(writes for _, writes in others)
+    if own < OUTSPENT * max(most, OUTSPENT_SECONDS) or not OFTEN <= answers <= fewest:
+        return ()
+    claim = "has computed on one task far longer than any other worker on all of its own"
+    figures = f"{duration(own)} of CPU, the others {duration(most)} at most, in no more tasks than they"
+    return (case.saw("thread", f"pid {end.pid}", claim, figures, "workers are handed alike tasks in turn", mine.at),)
 
 
 def given_nothing(case: Case, chain: Chain, silent: float) -> Evidence:
