@@ -12,18 +12,27 @@ from perfwatch.recording.recording import Recording
 from perfwatch.triage.cards.hardware import efficiency
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import called, unproven
-from perfwatch.triage.graph.decide import TABLE, a_releaser_runs, ends_at, fate_of, in_call, is_settled, states_of
+from perfwatch.triage.graph.decide import (
+    TABLE,
+    a_releaser_runs,
+    ends_at,
+    fate_of,
+    in_call,
+    is_settled,
+    states_of,
+    wakes_soon,
+)
 from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
-from perfwatch.triage.hang import silent_seconds, stacks_of, who
+from perfwatch.triage.hang import stacks_of, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
-from perfwatch.triage.patience import temporal, wakes_soon
-from perfwatch.triage.ranks.lateness import who_train
+from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.placement import rank_ranges
 from perfwatch.triage.rule import Rule
 from perfwatch.triage.rules import RULES
 from perfwatch.triage.rules.by_graph import unnamed_suspect
+from perfwatch.triage.rules.late_ranks import who_train
 from perfwatch.triage.shares.traced import sharpened
 from perfwatch.triage.shares.training import NOT_BY_SHARES, beginning
 from perfwatch.triage.words.code import place_of
@@ -321,7 +330,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
-    suspect = unnamed_suspect(case) or _stuck_somehow(case)
+    suspect = unnamed_suspect(case)
     return msgspec.structs.replace(
         verdict,
         confidence=0.0 if suspect is None else float(Level.LOW),
@@ -340,19 +349,6 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
             ),
         ),
     )
-
-
-def _stuck_somehow(case: Case) -> Suspect | None:
-    """A hang without a name: no stack can be read, and the kernel remembers that no training thread ran for the whole patience."""
-    if case.lacks("stacks") is None or len(case.still_chains) < len(case.chains):
-        return None
-    fates = [fate_of(case, chain.start.pid) for chain in case.still_chains]
-    if any(one is not None and one.prospect >= Prospect.DUE for one in fates):
-        return None
-    silent = min((silent_seconds(case, chain) for chain in case.still_chains), default=0.0)
-    if silent < temporal(case):
-        return None
-    return Suspect(state="hung", cause=UNNAMED, silent_seconds=round(silent, 1), decides_in_seconds=0.0)
 
 
 def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:

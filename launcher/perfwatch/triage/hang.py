@@ -1,7 +1,7 @@
 """What every rule about a hang shares: patience by the end of the chain, independent witnesses, and the finding itself."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,29 +11,30 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.graph.decide import fate_of, in_call, state_of
+from perfwatch.triage.graph.decide import fate_of, in_call, patience_of, wakes_soon
 from perfwatch.triage.graph.model import Prospect, Stale, Unsampled
+from perfwatch.triage.history import open_file
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE, certainty_of_a_hang
 from perfwatch.triage.moving.motion import moves
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in, temporal
+from perfwatch.triage.moving.progress import STILL_SHARE
+from perfwatch.triage.moving.thresholds import RUNS_SHARE
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, settles_in
 from perfwatch.triage.ranks.calls import leaves, over
 from perfwatch.triage.ranks.groups import FEW, SHOWN
 from perfwatch.triage.rule import Facts, Line
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
-from perfwatch.triage.waits.node import NATIVE_WAIT, RUNS, Node, idle, node_of
+from perfwatch.triage.waits.node import NATIVE_WAIT, RUNS, End, Node, idle, node_of, silence, waited_on
 from perfwatch.triage.waits.other_end import sends, untaken
 from perfwatch.triage.waits.threads import A_LOCK, OTHERS_MOVE, awaited, other_threads
 from perfwatch.triage.waits.threads import nearest as fell_silent_with
 from perfwatch.triage.words.frames import any_tag, is_named, is_user, short_name, show, user_frames
 from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Link, Outcome, doing
-from perfwatch_probes.readings import Frame
+from perfwatch_probes.readings import Descriptor, Frame
 
 NOT_KNOWN = ("unknown", NATIVE_WAIT)
 HELD_UP = (A_LOCK, "a semaphore", "room in a queue")  # who waits for an item or an event may have nothing to do
-STAYS = 0.95  # of the samples: a nonblocking one tears in about 3 %
-SPINS = 0.5  # of a core: a thread that waits for its card looks for it all the time
 COMPARE = "compare the named lines: which condition makes the ranks diverge?"
 
 
@@ -143,15 +144,6 @@ def is_unsampled(case: Case, chain: Chain) -> bool:
     return fate is not None and fate.prospect is Prospect.OPEN and isinstance(fate.why, Unsampled)
 
 
-def patience_of(case: Case, chain: Chain) -> float:
-    """Seconds of silence before a wait is called hung: where nothing can release it those of the graph's table, else the hang timeout."""
-    if not is_settled(case, chain):
-        return temporal(case)
-    state = state_of(case, chain.start.pid)
-    known = state.fate is not None and state.fate.prospect is Prospect.SETTLED
-    return max(STRUCTURAL_SECONDS, state.needs_seconds if known else 0.0)
-
-
 def _ceiling(case: Case, chain: Chain) -> float:
     """Of the confidence in a hang: whatever is not known, and another thread that may release a lock, may end it."""
     doubtful = chain.end.kind in NOT_KNOWN or chain.end.detail == OTHERS_MOVE
@@ -200,7 +192,7 @@ def hung(
     apart = (chain.start.pid, chain.start.tid) != (node.pid, node.tid)
     if moved is not None and apart and chain.start.wait is not None:
         waited = min(waited, moved)  # whatever the end does: until then the training thread was unblocked now and then
-    left = max(patience_of(case, chain) if patience is None else patience, case.apart_seconds) - waited
+    left = max(patience_of(case, chain.start.pid) if patience is None else patience, case.apart_seconds) - waited
     decides_in = max(0.0, left, outside.unwatched_seconds(case, chain.end), settles_in(case, chain))
     blamed = chain.culprits() if culprits is None else tuple(culprits)
     sure = min(certainty_of_a_hang(shown), ceiling, outside.ceiling(case, chain.end))
@@ -458,8 +450,8 @@ def turn_of(chain: Chain) -> str:
 def stands_in_sync(case: Case, chain: Chain) -> bool:
     """True if a training thread spins at one line, at a call that waits for its card."""
     node, end = chain.start, chain.end.node
-    spins = (end.pid, end.tid) == (node.pid, node.tid) and (node.motion.run_share or 0.0) >= SPINS
-    stays = node.motion.samples >= 2 and node.motion.steady_share >= STAYS
+    spins = (end.pid, end.tid) == (node.pid, node.tid) and (node.motion.run_share or 0.0) >= RUNS_SHARE
+    stays = node.motion.samples >= 2 and node.motion.steady_share >= STILL_SHARE
     return spins and stays and in_sync(case.history, node.stack)
 
 
@@ -478,3 +470,97 @@ def left_over(case: Case, chain: Chain) -> list[Node]:
     if not any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
         return []
     return [one for one in other_threads(case.history, case.job, end) if one.frame is not None][:FEW]
+
+
+# A full pipe on the chain that is not read
+
+ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
+OUTPUTS = (1, 2)
+ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why there is no reader
+
+
+@dataclass(frozen=True)
+class Undrained:
+    """Who writes, who should read, and the pipe between them."""
+
+    writer: Node
+    reader: Node
+    pipe: Descriptor
+    reader_waits_for: str
+
+    def ended(self, case: Case, chain: Chain) -> Chain:
+        """The same chain, with the writer for its end."""
+        end = End(
+            "pipe_full",
+            self.writer,
+            silence(case.history, self.writer),
+            descriptor=self.pipe,
+            others=(self.reader.pid,),
+        )
+        return replace(chain, ends=(end,))
+
+
+def undrained(case: Case, chain: Chain) -> Undrained | None:
+    """On a chain that comes back to itself: a program that writes to its stdout or stderr, and its parent, which waits for it.
+
+    Not where the training thread itself waits for that program to end: both waits stand in ``blocked_child``.
+    """
+    for link in chain.links if chain.end.kind == "cycle" else ():
+        member = case.job.members.get(link.pid)
+        parent = member.process.parent_pid if member is not None else None
+        # The way may begin at the writer as well: the one that should read comes after it then, and leads back to it.
+        waiting = [one for one in chain.links if one.pid == parent and (one.depth == link.depth - 1 or not link.depth)]
+        if not waiting or (waiting[-1].pid == chain.start.pid and chain.through & ASKED):
+            continue
+        found = _not_taken(case, link, waiting[-1])
+        if found is not None and found.pipe.fd in OUTPUTS and found.pipe.kind == "pipe":
+            return found
+    return None
+
+
+def _not_taken(case: Case, link: Link, following: Link) -> Undrained | None:
+    """A thread that is blocked writing into a full pipe, and another one that could read it and does not."""
+    writer = node_of(case.history, case.job, link.pid, link.tid)
+    reader = node_of(case.history, case.job, following.pid, following.tid)
+    pipe = blocked_writing(case, writer)
+    if pipe is None or reader.pid not in pipe.readers or takes(case, reader, pipe):
+        return None
+    return Undrained(writer, reader, pipe, following.waits_for)
+
+
+def blocked_writing(case: Case, node: Node) -> Descriptor | None:
+    """The full pipe into which a thread is blocked writing."""
+    writes = node.wait is not None and node.wait.kind == "write" and node.motion.frozen
+    files = waited_on(case.history, node) if writes else []
+    return next((file for file in files if file.kind in ("pipe", "fifo")), None)
+
+
+def takes(case: Case, reader: Node, pipe: Descriptor) -> bool:
+    """True if what a thread is blocked in is that very pipe, alone or among others, or cannot be told."""
+    wait = reader.wait
+    if wait is None or not reader.motion.frozen:
+        return True
+    fds = [wait.fd] if wait.fd is not None else [one.fd for one in wait.polled]
+    files = [open_file(case.history, reader.pid, reader.tid, fd) for fd in fds]
+    return any(file is None or file.reading.kind == "epoll" or file.reading.inode == pipe.inode for file in files)
+
+
+def unread(case: Case, chain: Chain) -> Undrained | None:
+    """Of a chain through a full pipe to a reader that stands, or to what that waits for in turn: who writes, who does not read."""
+    end = chain.end
+    if end.kind in ELSEWHERE or not end.still or wakes_soon(case, end):
+        return None
+    for link, following in pairwise(chain.links):
+        reader = case.job.members.get(following.pid)
+        beyond = end.node.pid == following.pid or case.job.branch(end.node.pid, following.pid) is not None
+        if following.depth != link.depth + 1 or link.pid == following.pid or reader is None or not beyond:
+            continue
+        of_a_pool = reader.role in ("worker", "pool_worker") or case.job.of_multiprocessing(reader)
+        if not of_a_pool and (found := _not_taken(case, link, following)) is not None:
+            return found
+    return None
+
+
+def not_read(case: Case, chain: Chain) -> Undrained | None:
+    """The full pipe that blocks a chain: a reader that does not read it is no child that is merely waited for."""
+    return undrained(case, chain) or unread(case, chain)

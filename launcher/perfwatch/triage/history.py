@@ -5,8 +5,9 @@ Counters in the recording are cumulative; differences and rates are taken here a
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import wraps
+from itertools import combinations, pairwise
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -283,6 +284,22 @@ def quantile(values: Iterable[float], share: float) -> float | None:
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+# Whether a series grows: of so many parts, three values at least. By chance four are in order once in 24 times.
+PARTS, FEWEST = 4, 3
+# Of the pairs of values so many have the larger one later; of the growth so much lies between two neighbours at most.
+IN_ORDER, AT_ONCE = 0.85, 0.7
+
+
+def grows(values: Sequence[float], least: float) -> bool:
+    """True if values, oldest first, grow by at least so much in all, nearly always, and not at one moment."""
+    grown = values[-1] - values[0] if len(values) >= FEWEST else 0.0
+    if grown <= 0.0 or grown < least:
+        return False
+    ordered = [later > earlier for earlier, later in combinations(values, 2)]
+    jump = max(later - earlier for earlier, later in pairwise(values))
+    return sum(ordered) >= IN_ORDER * len(ordered) and jump <= AT_ONCE * grown
 
 
 # Which readings are of the wait that a thread is in now: an older one tells of where it was. A program that goes from one wait to the

@@ -7,17 +7,15 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import once
 from perfwatch.triage.moving.motion import MOVED_SECONDS
 from perfwatch.triage.moving.progress import steady_steps
-from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS
+from perfwatch.triage.shares.thresholds import BEYOND
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import End, Node
-from perfwatch.triage.words.code import next_try_seconds
 from perfwatch_probes.readings import Process, ProcessEnded, Thread
 
 DECISIVE_SECONDS = 1.0  # two sightings, one second apart
 STRUCTURAL_SECONDS = 6.0
 SETTLED_SECONDS = 2.5  # after a thread has run: two looks, of which the second shows what it does then
 RESTED_SECONDS = 2.0  # without a run, after which one run is news
-LONGEST_RECOVERED = 3.0  # times the longest gap that this run has recovered from
+COUNTS_TIMES = 5.0  # times the hang timeout, for what comes to its end: a loop that counts, or goes through data
 STEADY_SHARE = 1 / 3  # of the session's hang timeout, at least, for a run whose steps were regular for long
 STEADY_TIMES = 20.0  # times its longest gap; and the steps were counted for so many times the result
 
@@ -31,52 +29,16 @@ def temporal(case: Case) -> float:
     """
     clocks = [case.steps(rank) for rank in case.ranks]
     longest = max((clock.longest_seconds or 0.0 for clock in clocks if clock is not None), default=0.0)
-    timeout = max(case.patience_seconds, LONGEST_RECOVERED * longest)
+    timeout = max(case.patience_seconds, BEYOND * longest)
     steady = [steady_steps(case.history, rank.pid) for rank in case.ranks]
     overdue = max(STEADY_SHARE * case.patience_seconds, STEADY_TIMES * max((gap for _, gap in steady), default=0.0))
     counted = min((seconds for seconds, _ in steady), default=0.0)
     return min(timeout, overdue) if counted >= STEADY_TIMES * overdue else timeout
 
 
-def outlasts(case: Case, end: End) -> bool:
-    """True if the kernel says that a sleep will last longer than anybody means to wait, and it is no rest before another try.
-
-    Some minutes may be meant: until a window opens, until others have done their round.
-    Of any other wait the deadline says when it ends at the latest: what is waited for may come before.
-    """
-    wait = end.node.wait
-    if next_try_seconds(case.history, end.node.thread, end.node.stack) is not None:
-        return False
-    if wait is None or not _rests(end) or wait.remaining_seconds is None or end.node.motion.frozen is False:
-        return False  # of a thread that runs meanwhile the deadline may have been read half
-    return wait.remaining_seconds > _meant_seconds(case)
-
-
-def _rests(end: End) -> bool:
-    """True if the end is a sleep, or a pause that a write into a pipe of its own process cuts short."""
-    wait = end.node.wait
-    pauses = end.kind == "pipe_empty" and not end.others and wait is not None and wait.kind == "poll"
-    return wait is not None and (
-        wait.kind == "sleep" or (pauses and _in_its_first_round(end.node, end.silent_seconds or 0.0))
-    )
-
-
-def _in_its_first_round(node: Node, silent: float) -> bool:
-    """True if a wait with a deadline has not yet come to it since the thread stands there: a loop waits again, and again."""
-    if node.wait is None or node.wait.remaining_seconds is None or node.motion.ran_ago_seconds is None:
-        return False
-    return silent <= node.wait.remaining_seconds + node.motion.ran_ago_seconds + LATE_SECONDS
-
-
-def wakes_soon(case: Case, end: End) -> bool:
-    """True if the kernel says that the sleep will end soon enough, or with the next try: no hang."""
-    wait = end.node.wait
-    sleeps = wait is not None and _rests(end) and wait.remaining_seconds is not None
-    return sleeps and not outlasts(case, end)
-
-
-def _meant_seconds(case: Case) -> float:
-    return max(MEANT_SECONDS, case.patience_seconds)
+def long_timeout(case: Case) -> float:
+    """The hang timeout of what comes to its end and takes its time: a loop that counts, goes through data, or computes."""
+    return COUNTS_TIMES * temporal(case)
 
 
 def settles_in(case: Case, chain: Chain) -> float:

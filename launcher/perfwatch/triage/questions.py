@@ -16,22 +16,23 @@ from perfwatch.triage.cards.xids import HARDWARE, Announced, announced
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import ASKED, ended_by
 from perfwatch.triage.ends.gone import was_aborted as has_aborted
-from perfwatch.triage.graph.decide import in_call
+from perfwatch.triage.graph.decide import in_call, wakes_soon
 from perfwatch.triage.hang import Place as RankPlace
 from perfwatch.triage.hang import hang_between
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import dominant, has_ended, python_threads, stack_key
 from perfwatch.triage.moving.thresholds import LATELY_SECONDS
-from perfwatch.triage.moving.unleft import Unleft, unleft
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, wakes_soon
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.patience import temporal as hang_timeout
 from perfwatch.triage.ranks.groups import counted_apart, growing, standings
 from perfwatch.triage.ranks.groups import shown as shown_call
 from perfwatch.triage.roles.job import STORE_THREAD, Member, training_thread
 from perfwatch.triage.rules.collectives import STALLED
+from perfwatch.triage.rules.endless import Unleft, unleft
 from perfwatch.triage.rules.machine import spare_cores
 from perfwatch.triage.shares.budget import awaits_data
 from perfwatch.triage.shares.data import WAITING_SHARE as STARVING_SHARE
+from perfwatch.triage.shares.thresholds import BEYOND, ENOUGH_SAMPLES
 from perfwatch.triage.slowness import WINDOW_SECONDS
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.words.frames import is_standard, is_user, short_name, show, tags, user_frame, user_frames
@@ -71,9 +72,6 @@ __all__ = [
     "user_frames",
 ]
 
-LATE_TIMES = 3.0  # the longest step: an evaluation or a checkpoint belongs to some
-WHOLE_SAMPLES = 20  # of a calm sample: three seconds bring some 60
-
 
 # The job
 
@@ -89,7 +87,7 @@ def late_seconds(case: Case) -> float:
     ago = seconds_since_step(case) or 0.0
     clocks = [now.steps for now in case.progress.values() if now.steps is not None]
     longest = max((clock.longest_seconds or 0.0 for clock in clocks), default=0.0)
-    return ago if ago > max(case.patience_seconds, LATE_TIMES * longest) else 0.0
+    return ago if ago > max(case.patience_seconds, BEYOND * longest) else 0.0
 
 
 def data_wait_share(case: Case) -> float:
@@ -141,7 +139,7 @@ def ranks_stand(case: Case) -> bool:
 def has_just_been_sampled(case: Case, rank: Member) -> bool:
     """True if a rank that counts no steps has so few recent samples that none of them being of a step says nothing yet."""
     now = case.progress[rank.pid]
-    return now.kind == "busy" and now.steps is None and case.profile(rank, LATELY_SECONDS).samples < WHOLE_SAMPLES
+    return now.kind == "busy" and now.steps is None and case.profile(rank, LATELY_SECONDS).samples < ENOUGH_SAMPLES
 
 
 def endless_loop(case: Case, rank: Member) -> Unleft | None:

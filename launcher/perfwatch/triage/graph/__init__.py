@@ -49,6 +49,10 @@ TIMER          itself, at its deadline                              yes
 TASKS          none: a server without a request                     no
 =============  ===================================================  ====================================================
 
+How long a wait may be silent is decided here as well, for all rules (``decide.patience_of``): by its prospect, and for an OPEN wait by
+what its sinks run. A loop that counts gets five hang timeouts, a regular expression that keeps the GIL half of one, anything else one.
+A training thread that keeps the GIL from threads that ask for it is in one call of native code: a loop of Python passes the GIL on.
+
 A thread that runs is LIVE until it has had its time and the rank that waits got nothing (``claims``): the hang timeout for
 a loop without a known end, half of it for a regular expression, five times as long for a loop that counts and moves no data, and that
 only in a run that has trained: the preparation of one may take hours. Any other long call of C computes.

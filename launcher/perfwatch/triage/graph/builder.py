@@ -1,6 +1,8 @@
 """Grows the wait graph: tasks are made when a claim names them, and each is asked once what it waits for."""
 
 from collections.abc import Collection
+from dataclasses import replace
+from math import inf
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.activity import ThreadActivity, activity_of
@@ -21,43 +23,28 @@ from perfwatch.triage.graph.model import (
     Unread,
     WaitGraph,
 )
-from perfwatch.triage.graph.thresholds import BYTES_SECONDS, COUNTS_TIMES, FRESH_SECONDS
+from perfwatch.triage.graph.thresholds import BYTES_SECONDS, FRESH_SECONDS
 from perfwatch.triage.moving.loops import Loop, loop_of, moves_data
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
-from perfwatch.triage.moving.motion import motion, python_threads
+from perfwatch.triage.moving.motion import gil_passed_at, motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
 from perfwatch.triage.moving.work import data_of, polling_threads, received, waited_on
-from perfwatch.triage.patience import temporal
+from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
-from perfwatch.triage.shares.thresholds import LASTS
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES
+from perfwatch.triage.shares.thresholds import NEARLY_ALL
 from perfwatch.triage.waits.chain import Edge, step
 from perfwatch.triage.waits.devices import spin_for_cards
 from perfwatch.triage.waits.node import RUNS, End, Node, node_of
-from perfwatch.triage.waits.threads import carries, of_gloo, other_threads
+from perfwatch.triage.waits.threads import carries, gil_waiters, of_gloo, other_threads
 from perfwatch_probes import readings as r
 
 NOT_SAMPLED = Unread("it was not sampled")
 OUTSIDE = Elsewhere("a process outside of the job")
+PASSES = ("forward", "backward", "optimizer", "scaler", "collective")
 OTHER_WORK = ("pickling", "save", "load", "compile", "import", "http", "group_destroy", "exit")
-SINCE = 0.9  # of the others' wait: as it began, this one may have been in the end of its step
-MOSTLY = 0.9  # of the samples; a nonblocking dump tears about 3 %
 STARTED_BEFORE = 1.0  # seconds of the session, within which a process that has ended may have ended before
-
-
-def loads_alone(case: Case, rank: Member, others_waited: float) -> Profile | None:
-    """The samples that show that a rank has been in its own loader alone since the others wait, if that is a good part of the hang timeout.
-
-    A loop over data that gives no batch (each sample is filtered out) reads all the while and looks like training; the ranks that
-    wait in a collective prove that no step was made.
-    """
-    if others_waited < LASTS * temporal(case):
-        return None
-    since = case.profile(rank, seconds=SINCE * others_waited)
-    trained = since.seen("forward", "backward", "optimizer", "collective")
-    alone = since.samples >= ENOUGH_SAMPLES and since.share("loader") >= MOSTLY and not trained
-    return since if alone else None
 
 
 class Builder:
@@ -72,7 +59,6 @@ class Builder:
         self.todo: list[Key] = []  # tasks that were not asked yet
         self._edges: dict[Key, Edge] = {}
         self.calls = Calls()  # in which call each rank is
-        self.others_waited = 0.0  # seconds for which all ranks that are in a call have waited
         self.starts: dict[int, Key] = {
             rank.pid: self.thread(rank.pid, case.progress[rank.pid].thread) for rank in case.ranks
         }
@@ -108,18 +94,17 @@ class Builder:
     def _works_for_the_others(self, pid: int) -> str:
         """What a training thread that runs is at, if the ranks that wait for it get that one day: no step of its own. Else empty."""
         node = self.node(self.starts[pid])
-        if self.edge_kind(self.starts[pid]) not in RUNS or loads_alone(
-            self.case, self.job.members[pid], self.others_waited
-        ):
+        if self.edge_kind(self.starts[pid]) not in RUNS:
             return ""
         seen = self.case.profile(self.job.members[pid], FRESH_SECONDS)
         if seen.samples < ENOUGH_SAMPLES:
             return ""
-        if seen.share_where(at_training):
+        if seen.seen(*PASSES):
             return "it runs passes of a model"
         if seen.seen(*OTHER_WORK):
             return "it saves, loads or compiles"
-        return "it moves data" if moves_data(self.history, node) else ""
+        loads = seen.share("loader") >= NEARLY_ALL  # a loader may read for ever, and give no batch
+        return "it moves data" if moves_data(self.history, node) and not loads else ""
 
     def leaf(self, key: Key, fate: Fate, activity: Activity) -> Key:
         """A task whose fate is known."""
@@ -193,18 +178,28 @@ class Builder:
         """True if the rank of a process has trained, and has made no step for five hang timeouts. Preparation may take hours."""
         rank = self._rank_of(pid)
         trained = rank is not None and has_trained(self.case, rank)
-        return trained and self.waited_seconds(pid) >= COUNTS_TIMES * self.hang_timeout
+        return trained and self.waited_seconds(pid) >= long_timeout(self.case)
 
     @property
     def hang_timeout(self) -> float:
         """Of the session, and no less than three times the longest step of this run."""
         return temporal(self.case)
 
-    def loop(self, key: Key, loop: Loop) -> Loop:
-        """Keep the loop that a task is in."""
+    def loop(self, key: Key, node: Node) -> Loop:
+        """Find and keep the loop that a task is in.
+
+        A training thread that keeps the GIL from threads that ask for it is in one call: a loop of Python passes it on, and counts.
+        """
+        loop = loop_of(self.history, node)
+        if key in self.starts.values() and loop.ends is Ends.COUNTS and self._keeps_gil(node):
+            loop = replace(loop, ends=Ends.UNREAD)
         self.loops[key] = loop
         self.graph.tasks[key].ends = loop.ends
         return loop
+
+    def _keeps_gil(self, node: Node) -> bool:
+        never_passed = gil_passed_at(self.history, node.pid, node.tid) == -inf
+        return never_passed and bool(gil_waiters(self.history, self.job, node))
 
     # who may release it
 

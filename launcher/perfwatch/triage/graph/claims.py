@@ -80,7 +80,7 @@ from perfwatch_probes.readings import Stack
 
 def running(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadActivity) -> None:
     """The training thread makes no step while it is in a loop; any other thread hands nothing over if its loop gives nothing."""
-    loop = built.loop(task.key, loop_of(built.history, node))
+    loop = built.loop(task.key, node)
     is_start = task.key in built.starts.values()
     is_native = end_of(edge).kind == "native" and loop.lines <= 1 and loop.ends is not Ends.ONE_CALL
     if is_start and is_native and (spun := _spins(built, task, node)) is not None:
@@ -169,7 +169,8 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
     A training thread may mean to rest for minutes. What else keeps one waiting for so long is no reason to wait with it.
     """
     left = None if seen.until is None else seen.until - built.case.at
-    if left is not None and left > MEANT_SECONDS:
+    next_try = next_try_seconds(built.case.history, node.thread, node.stack)
+    if left is not None and next_try is None and left > max(MEANT_SECONDS, built.case.patience_seconds):
         task.fate = Fate(Prospect.SETTLED, why="it sleeps for hours")
         return
     loop = loop_of(built.history, node)
@@ -178,7 +179,7 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         return
     for_ever = loop.ends is Ends.NEVER and loop.tests_only
     if left is None or for_ever or (seen.state is Activity.POLLS and not _gets_somewhere(loop, node)):
-        built.loop(task.key, loop)
+        built.loop(task.key, node)
         signalled = node.wait is not None and node.wait.call in SIGNAL_WAITS
         why = Acts("a process that sends the signal") if signalled else "it polls"
         resource = Resource(Kind.FLAG, task.key, complete=False, why=why, basis=Basis.TEXT)
@@ -188,7 +189,6 @@ def sleeping(built: Builder, task: Task, node: Node, edge: Edge, seen: ThreadAct
         task.waits = (resource,)
         return
     rests = left + (node.motion.ran_ago_seconds or 0.0)
-    next_try = next_try_seconds(built.case.history, node.thread, node.stack)
     long = rests > KEEPS_WAITING_SECONDS and left > built.hang_timeout and task.key not in built.starts.values()
     if next_try is None and (long or gil_waiters(built.history, built.job, node)):
         why = "it sleeps for minutes" if long else "it sleeps and keeps the GIL from threads that ask for it"

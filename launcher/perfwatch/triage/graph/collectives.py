@@ -26,7 +26,6 @@ from perfwatch.triage.graph.model import (
     Unread,
 )
 from perfwatch.triage.graph.thresholds import FLOW_SECONDS
-from perfwatch.triage.moving.loops import loop_of
 from perfwatch.triage.moving.within import turns_within
 from perfwatch.triage.ranks.calls import (
     NEW_GROUP,
@@ -251,7 +250,7 @@ def _turns(built: Builder, task: Task, node: Node) -> bool:
     within = turns_within(built.history, node.pid, node.tid)
     if within is None or within.seconds < built.hang_timeout:
         return False
-    built.loop(task.key, loop_of(built.history, node))
+    built.loop(task.key, node)
     return True
 
 

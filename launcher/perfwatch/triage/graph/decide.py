@@ -27,6 +27,7 @@ from perfwatch.triage.graph.model import (
     Role,
     Silence,
     Source,
+    Stale,
     Task,
     Unread,
     along,
@@ -34,9 +35,7 @@ from perfwatch.triage.graph.model import (
 )
 from perfwatch.triage.graph.thresholds import (
     ANSWER_SECONDS,
-    COUNTS_TIMES,
     DEADLINE_SECONDS,
-    LONGEST_STEPS,
     OUTSIDERS_SECONDS,
     RATIONED_SECONDS,
     ROUNDING_SECONDS,
@@ -45,17 +44,25 @@ from perfwatch.triage.graph.thresholds import (
     WATCHED_SECONDS,
 )
 from perfwatch.triage.moving.loops import rereads
-from perfwatch.triage.moving.memory import missed, quiet, since_training, unwritten
+from perfwatch.triage.moving.memory import remembered, since_training, unchanged
 from perfwatch.triage.moving.motion import Moves, moves
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, LATE_SECONDS, MEANT_SECONDS, USAGE_SECONDS
 from perfwatch.triage.moving.within import turns_within
-from perfwatch.triage.patience import ended_of_ranks, temporal, unseen_seconds
+from perfwatch.triage.patience import (
+    COUNTS_TIMES,
+    DECISIVE_SECONDS,
+    STRUCTURAL_SECONDS,
+    ended_of_ranks,
+    temporal,
+    unseen_seconds,
+)
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.shares.profile import profile
+from perfwatch.triage.shares.thresholds import BEYOND
 from perfwatch.triage.waits.chain import Chain, Edge
-from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, Node, silence, waits_for_its_object
+from perfwatch.triage.waits.node import EVENT_LOOP, NATIVE_WAIT, End, Node, silence, waits_for_its_object
 from perfwatch.triage.waits.other_end import open_seconds
-from perfwatch.triage.waits.polling import sought
+from perfwatch.triage.waits.threads import gil_waiters
 from perfwatch_probes.readings import Stack, Thread
 
 Adds = Callable[[Builder, Task, Node, Edge, ThreadActivity], None]
@@ -94,8 +101,6 @@ def in_call(case: Case, chain: Chain) -> bool:
 def _built(case: Case) -> Builder:
     built = Builder(case)
     calls = built.calls = collectives.calls_of(built)
-    waits = [silence(built.history, built.node(built.starts[pid])) or 0.0 for pid in calls.by_pid]
-    built.others_waited = min(waits, default=0.0)
     if calls.by_pid:
         for pid in built.starts:
             built.rank(pid)
@@ -186,8 +191,9 @@ class Table:
     for OPEN bring 5 more hangs and 5 false ones.
     """
 
-    ended: float = 1.0  # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
-    settled: float = 6.0
+    # SETTLED, and every sink has ended, is stopped, or waits for input, by KERNEL or STACK
+    ended: float = DECISIVE_SECONDS
+    settled: float = STRUCTURAL_SECONDS
     frozen: float = 3.0  # SETTLED, and the kernel knows of every sink that it has not run: only its object can wake it
     unnamed: float = 6.0  # also of watching, before a hang without a name: by then the rules have named what they can
 
@@ -258,11 +264,38 @@ def is_awaited(case: Case, pid: int) -> bool:
     return any(claim.task == ("process", pid) for resource in others for claim in built.graph.known_claims(resource))
 
 
-def may_come_to_its_end(case: Case, pid: int) -> bool:
-    """True if what a rank waits for is in a loop that counts: it is given longer."""
-    built = wait_graph_of(case)
-    start = built.starts.get(pid)
-    return start is not None and _may_come_to_their_end(built, start, tuple(built.graph.sinks(start)))
+def patience_of(case: Case, pid: int) -> float:
+    """Seconds of silence before a rule that knows what a rank waits for calls that a hang: the one table for all rules.
+
+    What stood when it was last sampled is given no longer than what nothing can release.
+    """
+    built, fate = wait_graph_of(case), fate_of(case, pid)
+    sinks = tuple(built.graph.sinks(built.starts[pid])) if fate is not None else ()
+    if fate is None or isinstance(fate.why, Stale):
+        return temporal(case) if fate is None else TABLE.settled
+    if fate.prospect is Prospect.SETTLED:
+        return max(TABLE.settled, _settled_seconds(case, pid, sinks, fate))
+    return _timeouts(case, built, pid, sinks)
+
+
+def wakes_soon(case: Case, end: End) -> bool:
+    """True if the end of a chain sleeps, or waits for a timer, and wakes soon enough or for its next try: no hang."""
+    fate, wait = _fate_of_thread(case, end), end.node.wait
+    sleeps = wait is not None and wait.kind == "sleep" and wait.remaining_seconds is not None
+    if fate is None or fate.prospect is Prospect.SETTLED:
+        return False
+    return sleeps or (fate.prospect is Prospect.DUE and fate.by is None)
+
+
+def outlasts(case: Case, end: End) -> bool:
+    """True if the end of a chain sleeps for longer than anybody means to wait."""
+    fate = _fate_of_thread(case, end)
+    sleeps = end.node.wait is not None and end.node.wait.kind == "sleep"
+    return sleeps and fate is not None and fate.prospect is Prospect.SETTLED
+
+
+def _fate_of_thread(case: Case, end: End) -> Fate | None:
+    return wait_graph_of(case).graph.fates.get(("thread", end.node.pid, end.node.tid))
 
 
 def ends_at(case: Case, pid: int) -> float | None:
@@ -342,16 +375,31 @@ def _are_frozen(built: Builder, sinks: tuple[Sink, ...], seconds: float) -> bool
 def _open_seconds(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...], fate: Fate, silent: Silence) -> float:
     if _is_unread(built, built.starts[pid], sinks, fate):
         return inf
-    lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
-    recovered = max((_longest_step(case, pid), *lulls))
-    timeout = max(temporal(case), LONGEST_STEPS * recovered)
-    counts = _may_come_to_their_end(built, built.starts[pid], sinks)
-    needs = timeout * (COUNTS_TIMES if counts else 1.0)
-    seen = watched_seconds(case)
+    needs, seen = _timeouts(case, built, pid, sinks), watched_seconds(case)
     hearsay = fate.basis <= Basis.TEXT or (isinstance(fate.why, Elsewhere) and seen < OUTSIDERS_SECONDS)
     if seen < WATCHED_SECONDS and hearsay:  # that no task works for it was hardly looked at
         needs = max(needs, silent.seconds + WATCHED_SECONDS - seen)
     return needs
+
+
+def _timeouts(case: Case, built: Builder, pid: int, sinks: tuple[Sink, ...]) -> float:
+    """The hang timeouts that an open wait is given, each no less than three times the longest pause that this run recovered from."""
+    lulls = (one.longest_lull_seconds for one in _went_on(case, built, built.starts[pid], sinks))
+    recovered = max((_longest_step(case, pid), *lulls))
+    return max(temporal(case), BEYOND * recovered) * _times(built, built.starts[pid], sinks)
+
+
+def _times(built: Builder, start: Key, sinks: tuple[Sink, ...]) -> float:
+    """How many hang timeouts the sinks of a wait are given: more for what counts, less for a regular expression that keeps the GIL."""
+    if _may_come_to_their_end(built, start, sinks):
+        return COUNTS_TIMES
+    keep_the_gil = [
+        claims.one_call_times(built.case, built.node(task.key), loop)
+        for task, _ in sinks
+        if (loop := built.loops.get(task.key)) is not None and loop.expression
+        if gil_waiters(built.history, built.job, built.node(task.key))
+    ]
+    return max(keep_the_gil) if keep_the_gil and len(keep_the_gil) == len(sinks) else 1.0
 
 
 def _is_unread(built: Builder, start: Key, sinks: tuple[Sink, ...], fate: Fate) -> bool:
@@ -492,24 +540,14 @@ def _is_traceless(sinks: Iterable[Sink]) -> bool:
 
 def _remembered(case: Case, built: Builder, pid: int, sinks: Iterable[Sink]) -> list[float]:
     """Seconds, one for each thing that remembers."""
-    rank = case.job.members[pid]
     node = built.node(built.starts[pid])
-    trained = quiet(case, rank)
-    found = [trained.seconds if trained.evidence else unwritten(case, rank).seconds, missed(case, rank).seconds]
+    found = [remembered(case, case.job.members[pid]).seconds]
     for task, resource in sinks:
-        if resource is not None and resource.kind is Kind.FILE and task.kind == "thread":
-            found.append(_unchanged_seconds(case, task, resource))
+        path = resource.key[1] if resource is not None and resource.kind is Kind.FILE else None
+        if task.kind == "thread" and isinstance(path, str):
+            found.append(unchanged(case, task.pid, path).seconds)
         if resource is not None and resource.kind is Kind.STORE:
             found.append(case.history.once(("store open",), lambda: open_seconds(case.history, case.job) or 0.0))
     if waits_for_its_object(node):
         found.append(silence(case.history, node) or 0.0)
     return found
-
-
-def _unchanged_seconds(case: Case, task: Task, resource: Resource) -> float:
-    """Since when the awaited file has not changed."""
-    path = resource.key[1]
-    seen = sought(case.history, task.pid, path) if isinstance(path, str) else None
-    if seen is None or seen.reading.changed_ago_seconds is None:
-        return 0.0
-    return seen.reading.changed_ago_seconds + case.at - seen.at

@@ -18,8 +18,6 @@ WATCHED_SECONDS = 4.0  # of watching, before claims by text or elimination count
 OUTSIDERS_SECONDS = 1.0  # of watching, before a process outside of the job counts as idle
 ONE_CALL_TIMES = 0.5  # times the hang timeout, for one call of CPython's own C: a regular expression
 STARVED_TIMES = 0.2  # the same, where the training thread asks for the GIL meanwhile and does not get it: it is not waiting for this call
-COUNTS_TIMES = 5.0  # times the hang timeout, for a loop that counts
-LONGEST_STEPS = 3.0  # times the longest step of this run
 FLOW_SECONDS = 5.0  # of traffic between the ranks
 BYTES_SECONDS = 10.0  # of a socket
 

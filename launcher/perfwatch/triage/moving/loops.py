@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from perfwatch.triage.graph.model import Ends
-from perfwatch.triage.history import History, once
+from perfwatch.triage.history import PARTS, History, grows, once
 from perfwatch.triage.moving.motion import gil_passed_at, stacks_of, whole
 from perfwatch.triage.moving.thresholds import LOOP_SECONDS, WORKS_BYTES
 from perfwatch.triage.moving.work import chars_of
 from perfwatch.triage.shares.profile import at_training
 from perfwatch.triage.shares.thresholds import FEW_TIMES, MOSTLY, NEARLY_ALL, TWICE
 from perfwatch.triage.waits.node import Node
-from perfwatch.triage.words.code import is_plain, line_of, matches_expressions, names
+from perfwatch.triage.words.code import TELLS, is_plain, line_of, matches_expressions, names
 from perfwatch.triage.words.frames import is_user, own_frames, user_frame, user_frames
 from perfwatch_probes import readings as r
 
@@ -26,8 +26,8 @@ ONE_CALL_SAMPLES, ONE_CALL_SHARE = 60, 0.95
 PROGRESS_SECONDS = (
     120.0  # a branch that takes a hundredth of the time shows in one of 500 samples, half a minute of them, or in none
 )
-GROWING_SECONDS, PARTS = 20.0, 4  # memory that grows in each of these has grown for the loop, and not for one call
-GROWN_BYTES = 64 * 1024  # in each part; measured on a replay memory in plain Python: 3 MB a second
+GROWING_SECONDS = 20.0  # memory that grows all the while has grown for the loop, and not for one call
+GROWN_BYTES = 256 * 1024  # by so much; measured on a replay memory in plain Python: 3 MB a second
 
 GIVES = r.GIVING | frozenset(
     "send send_bytes sendall set_result set_exception write append appendleft clear submit result recv recv_bytes".split()
@@ -37,9 +37,6 @@ LOOKS = r.FILE_TESTS | frozenset(
     "is_set is_alive is_active empty full qsize done ready running locked poll exitcode item any all len sleep time monotonic"
     " perf_counter".split()
 )
-
-# Calls that only tell a person how it is going.
-TELLS = frozenset("print info debug warning log strftime now format str int float round getpid".split())
 
 
 @dataclass(frozen=True)
@@ -239,7 +236,9 @@ def _comes_nearer(history: History, node: Node, lines: list[r.Frame]) -> bool:
     """True if samples show that a ``while`` loop comes nearer to its end; ``lines``: of its function, at which the thread was seen."""
     known = [source for line in lines if (source := line_of(history, line)) is not None]
     fills = [source for source in known if source.fills]
-    if any("sleep" in names(source.loop_calls) for source in fills) or (fills and _grows(history, node.pid)):
+    if any("sleep" in names(source.loop_calls) for source in fills) or (
+        fills and grows(sizes_of(history, node.pid, GROWING_SECONDS), GROWN_BYTES)
+    ):
         return True
     found = (line_of(history, one) for stack in _lately(history, node) for one in _within(stack, lines[0]))
     return any(source is not None and source.nears_its_end for source in found)
@@ -264,17 +263,9 @@ def _within(stack: r.Stack, frame: r.Frame) -> list[r.Frame]:
 
 
 def sizes_of(history: History, pid: int, seconds: float) -> list[int]:
-    """The bytes that a process had resident at the begin of the last seconds and after each quarter; none where it was read rarely."""
-    seen = history.series(r.ProcessUsage, pid, seconds=seconds)
-    return [
-        seen[(len(seen) - 1) * part // PARTS].reading.resident_bytes for part in range(PARTS + 1) if len(seen) > PARTS
-    ]
-
-
-def _grows(history: History, pid: int) -> bool:
-    """True if the memory of a process grows all the time, not at one moment."""
-    sizes = sizes_of(history, pid, GROWING_SECONDS)
-    return bool(sizes) and all(later - earlier >= GROWN_BYTES for earlier, later in pairwise(sizes))
+    """The bytes that a process had resident at the begin of the last seconds and after each quarter; of few looks, at each."""
+    sizes = [one.reading.resident_bytes for one in history.series(r.ProcessUsage, pid, seconds=seconds)]
+    return [sizes[(len(sizes) - 1) * part // PARTS] for part in range(PARTS + 1)] if len(sizes) > PARTS else sizes
 
 
 def moves_data(history: History, node: Node) -> bool:

@@ -11,10 +11,9 @@ from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.motion import motion, python_threads, tags_seen
-from perfwatch.triage.patience import LONGEST_RECOVERED
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.shares.profile import at_training
-from perfwatch.triage.shares.thresholds import MUCH, NOW_SECONDS
+from perfwatch.triage.shares.thresholds import BEYOND, MUCH, NOW_SECONDS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.devices import AUTOGRAD_THREADS, engine_threads
 from perfwatch.triage.waits.node import End, Node, threads_of, waits_forever
@@ -62,7 +61,7 @@ def training_lull(case: Case, rank: Member) -> float:
 
 def has_come_back(case: Case, rank: Member, silent: float) -> bool:
     """True if it has been away from training for about as long before, and came back."""
-    return silent < LONGEST_RECOVERED * training_lull(case, rank)
+    return silent < BEYOND * training_lull(case, rank)
 
 
 def has_come_back_from(case: Case, rank: Member, frame: r.Frame | None, silent: float) -> bool:
@@ -97,14 +96,14 @@ def lull(case: Case, rank: Member, watched: float, patience: float, waiting: Nod
     thread (``waiting``) has slept until it is over: after a while of watching, and without certainty. Where steps are counted
     no such guess is needed.
     """
+    return _lasting(case, rank, watched, patience, remembered(case, rank, waiting), GUESSED)
+
+
+def remembered(case: Case, rank: Member, waiting: Node | None = None) -> Quiet:
+    """For how long a rank has trained nothing, by what remembers the longest."""
     trained = quiet(case, rank)
-    remembered = max(
-        trained if trained.evidence else unwritten(case, rank),
-        unwoken(case, waiting),
-        missed(case, rank),
-        key=lambda one: one.seconds,
-    )
-    return _lasting(case, rank, watched, patience, remembered, GUESSED)
+    found = (trained if trained.evidence else unwritten(case, rank), unwoken(case, waiting), missed(case, rank))
+    return max(found, key=lambda one: one.seconds)
 
 
 def kept(case: Case, rank: Member, watched: float, patience: float, end: End) -> Lull:
@@ -115,7 +114,9 @@ def kept(case: Case, rank: Member, watched: float, patience: float, end: End) ->
     """
     if end.kind == "file_lock":
         return _lasting(case, rank, watched, patience, _held(case, end), 1.0)
-    return _lasting(case, rank, watched, patience, _stays(case, end), GUESSED)  # who made it may be at work elsewhere
+    return _lasting(
+        case, rank, watched, patience, unchanged(case, end.node.pid, end.detail), GUESSED
+    )  # who made it may be at work elsewhere
 
 
 def _held(case: Case, end: End) -> Quiet:
@@ -132,14 +133,14 @@ def _last_ran(
     return Quiet(age, (case.saw(witness, entity, claim, told, expected, at),))
 
 
-def _stays(case: Case, end: End) -> Quiet:
-    """Since a file was changed that a loop looks for and that is there: the loop waits until it changes, or goes."""
-    seen = sought(case.history, end.node.pid, end.detail)
+def unchanged(case: Case, pid: int, path: str) -> Quiet:
+    """Since a file was changed that a process looks for and that is there: it waits until the file changes, or goes."""
+    seen = sought(case.history, pid, path)
     if seen is None or seen.reading.changed_ago_seconds is None:
         return Quiet()
     age = seen.reading.changed_ago_seconds + case.at - seen.at
     told = f"last changed {duration(age)} ago"
-    return Quiet(age, (case.saw("file", end.detail, "is there, and stays as it is", told, "changes or goes", seen.at),))
+    return Quiet(age, (case.saw("file", path, "is there, and stays as it is", told, "changes or goes", seen.at),))
 
 
 def _lasting(case: Case, rank: Member, watched: float, patience: float, remembered: Quiet, ceiling: float) -> Lull:

@@ -11,7 +11,7 @@ from math import inf
 
 from perfwatch.triage.history import History, Seen, is_past, once
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, STIRS_SHARE
-from perfwatch.triage.shares.thresholds import BEYOND, MOSTLY, NOTABLE, TWICE
+from perfwatch.triage.shares.thresholds import BEYOND, MOSTLY, NOTABLE
 from perfwatch.triage.words.frames import any_tag, is_user, short_name, tags
 from perfwatch_probes import readings as r
 
@@ -27,10 +27,7 @@ TRY_SECONDS = 1e-3  # for a lock file, at most; measured: 0.35 to 0.55 ms where 
 GIL_LOOK_SECONDS, SWITCH_INTERVAL_SECONDS = 0.0002, 0.005
 GIL_SWITCHES_PER_SECOND = (60.0, 400.0)  # measured 193/s at the default switch interval
 GIL_WAIT_SECONDS = 0.02  # CPython re-asks every 5 ms; remaining time measured 1-2 ms
-BURST_SECONDS = 0.0006  # of run time beyond the usual between two looks; three steps of a tiny model use 1.1 to 1.8 ms
-BURST_TIMES = 3.0  # the usual
 TORN_SHARE = NOTABLE  # stacks seen in fewer samples than this may be torn (measured: about 3 % of nonblocking dumps)
-BURSTS = TWICE  # one may be a cold cache, or a crowded machine
 LULLS = BEYOND  # times the longest lull
 
 
@@ -219,25 +216,6 @@ def _asks_for_a_file_since(history: History, pid: int, tid: int) -> float:
     """Since when every stack of a thread is in a library that tries for a lock file, sleeps a little and tries again."""
     there = takewhile(lambda one: "file_lock" in tags(one.reading), reversed(history.series(r.Stack, pid, tid)))
     return min((one.at - one.reading.span_seconds for one in there), default=float("inf"))
-
-
-def bursts(history: History, pid: int, tid: int) -> int:
-    """How often a thread that sleeps a little again and again did more in between than look whether it may go on.
-
-    A look costs the same each time: what is run per wake-up is compared with its own median.
-    """
-    seen = history.series(r.Thread, pid, tid)
-    ran = [
-        (later.reading.run_seconds - earlier.reading.run_seconds, woken)
-        for earlier, later in pairwise(seen)
-        if later.reading.run_seconds is not None
-        and earlier.reading.run_seconds is not None
-        and (woken := (later.reading.voluntary_switches or 0) - (earlier.reading.voluntary_switches or 0)) > 0
-    ]
-    usual = sorted(seconds / woken for seconds, woken in ran)[len(ran) // 2] if ran else 0.0
-    return sum(
-        1 for seconds, woken in ran if seconds > BURST_TIMES * usual * woken and seconds - usual * woken > BURST_SECONDS
-    )
 
 
 def _moved(earlier: Seen[r.Thread], later: Seen[r.Thread], *, asks: bool) -> bool:

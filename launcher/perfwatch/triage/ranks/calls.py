@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from perfwatch.triage.cards.gpu import Regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.moving.flows import SHORTEST_SECONDS, SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
+from perfwatch.triage.moving.thresholds import TRAFFIC_SECONDS
+from perfwatch.triage.moving.work import SILENT_BYTES_PER_SECOND, Flow, flow, newest_flow
 from perfwatch.triage.ranks.groups import WaitGraph
 from perfwatch.triage.shares.own_work import has_several, mpi_calls
 from perfwatch.triage.waits.chain import Chain
@@ -192,7 +193,7 @@ def _rates(case: Case, kinds: tuple[str, ...], seconds: float) -> list[float]:
     keys = [key for key, interface in newest if interface is not None and interface.reading.kind in kinds]
     directions: tuple[Callable[[r.Network], float], ...] = (lambda one: one.received_bytes, lambda one: one.sent_bytes)
     rates = (
-        (history.rate(r.Network, *key, of=of, seconds=span) for span in (seconds, SHORTEST_SECONDS))
+        (history.rate(r.Network, *key, of=of, seconds=span) for span in (seconds, TRAFFIC_SECONDS))
         for key in keys
         for of in directions
     )

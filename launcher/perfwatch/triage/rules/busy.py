@@ -1,6 +1,6 @@
 """No step is made for a benign reason: start, evaluation, host computation, download, work of another thread."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -12,29 +12,25 @@ from perfwatch.triage.cards.gpu import polls
 from perfwatch.triage.cards.whose import cards_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.graph.decide import in_call
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import who
 from perfwatch.triage.independence import ONE_SOURCE
-from perfwatch.triage.moving.loops import loop_of, moves_data
-from perfwatch.triage.moving.memory import computed, has_trained, since_training
+from perfwatch.triage.moving.loops import loop_of
+from perfwatch.triage.moving.memory import computed, has_trained
 from perfwatch.triage.moving.motion import gil_passed_at, motion
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, SIGN_OF_LIFE, WORKS_BYTES
-from perfwatch.triage.moving.unleft import unleft
 from perfwatch.triage.moving.within import begins_anew, turns_within
-from perfwatch.triage.moving.work import Work, data_of, passed, received, waited_on
-from perfwatch.triage.patience import temporal
+from perfwatch.triage.moving.work import passed, received, waited_on
+from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import exchange, leaves
 from perfwatch.triage.ranks.groups import growing
-from perfwatch.triage.ranks.lateness import in_collective as is_in_collective
-from perfwatch.triage.ranks.lateness import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Line, Rule, Saw
-from perfwatch.triage.rules.processes import through_a_queue, without_a_batch
+from perfwatch.triage.rules.endless import unleft
+from perfwatch.triage.rules.late_ranks import in_collective as is_in_collective
+from perfwatch.triage.rules.late_ranks import late_in_each_step, meets_again, only_receives, trains_without
 from perfwatch.triage.shares.budget import SYNCS, WORK, worker_budget
 from perfwatch.triage.shares.data import producers, starving
-from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, Profile, at_training
+from perfwatch.triage.shares.profile import Profile
 from perfwatch.triage.shares.thresholds import (
-    LASTS,
     LATELY_SECONDS,
     MANY_TIMES,
     MINUTE_SECONDS,
@@ -60,7 +56,7 @@ from perfwatch.triage.shares.training import (
 )
 from perfwatch.triage.slowness import FEW_SAMPLES, NOTED, PHASE_SECONDS, Phase, phases, repeated
 from perfwatch.triage.waits.chain import Chain
-from perfwatch.triage.waits.node import NATIVE_WAIT, culprit
+from perfwatch.triage.waits.node import NATIVE_WAIT
 from perfwatch.triage.waits.other_end import sends
 from perfwatch.triage.waits.threads import native_sockets
 from perfwatch.triage.words.code import line_of, names
@@ -172,7 +168,7 @@ def _certainty(case: Case, rank: Member, seen: Profile) -> float:
         return NOTED if may_leave_early(case, rank, loop) else Level.MEDIUM
     steps, around = case.steps(rank), loop_of(case.history, case.chains[rank.pid].start)
     ago = (steps.ago_seconds if steps is not None else None) or 0.0
-    if seen.share_where(clears) or (around.may_turn_for_ever and ago > COUNTS_TIMES * temporal(case)):
+    if seen.share_where(clears) or (around.may_turn_for_ever and ago > long_timeout(case)):
         return Level.MEDIUM
     return Level.HIGH if steps is None else Level.CERTAIN
 
@@ -406,48 +402,6 @@ def in_time(case: Case, rank: Member, found: Finding) -> Finding:
         return found
     said = f"{found.summary}; no step for {ago / 60:.0f} min: is the data that it iterates over finite?"
     return msgspec.structs.replace(found, confidence=min(Level.MEDIUM, found.confidence), summary=said)
-
-
-def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
-    """A finding for each rank that has made no step for a while because a thread goes through data.
-
-    It is the training thread's own Python, or a worker's that owes it a batch. It reads or writes all the time, and data come to an
-    end: predictions that are written out, a stream that skips to where a run had stopped, a buffer that fills before the first batch.
-    """
-    for pid, chain in case.chains.items():
-        if case.progress[pid].kind == "moving" or chain.end.kind != "python":
-            continue
-        node, loop, lasts = chain.end.node, loop_of(case.history, chain.end.node), _lasts(case, chain)
-        if not moves_data(case.history, node) or loop.may_turn_for_ever or lasts < LASTS * temporal(case):
-            continue
-        doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
-        line = cause.line("""
-            the training thread {through}: {doing}
-            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 would mean a hang
-            - saw stack of pid {waiting}: makes no step | for {lasts:time} | a step
-            - next: perfwatch attach {waiting} --watch
-        """)
-        own = f"itself goes through data at {show(node.frame)}"
-        through = own if _is_its_own(chain) else f"waits for {who(chain)}, which goes through data"
-        facts = Facts(tid=node.tid, doing=doing, through=through, lasts=lasts, waiting=pid)
-        found = line.finding(case, (culprit(node),), Level.CERTAIN if loop.counts else Level.MEDIUM, **facts)
-        yield msgspec.structs.replace(found, wait_chain=chain.links)
-
-
-def _is_its_own(chain: Chain) -> bool:
-    return (chain.end.node.pid, chain.end.node.tid) == (chain.start.pid, chain.start.tid)
-
-
-def _lasts(case: Case, chain: Chain) -> float:
-    """For how long: since training was last seen, or since a batch was delivered; 0 where it keeps no training waiting."""
-    if not _is_its_own(chain):
-        waits = case.progress[chain.start.pid].kind == "still" and through_a_queue(case, chain)
-        return without_a_batch(case, chain)[0] if waits else 0.0
-    rank = case.job.members[chain.start.pid]
-    recent = case.profile(rank, LATELY_SECONDS)
-    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training):
-        return 0.0
-    return since_training(case, rank)
 
 
 RULES = (

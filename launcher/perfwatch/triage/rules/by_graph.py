@@ -26,14 +26,17 @@ from perfwatch.triage.graph.decide import (
     watched_seconds,
 )
 from perfwatch.triage.graph.model import Activity, Ends, Fate, Key, Kind, Needs, Prospect, Resource, Role, Task, Unread
-from perfwatch.triage.hang import nearest, subject, witnesses
+from perfwatch.triage.hang import nearest, subject, who, witnesses
+from perfwatch.triage.moving.loops import loop_of, moves_data
+from perfwatch.triage.moving.memory import since_training
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.thresholds import LATE_SECONDS, MEANT_SECONDS, SIGN_OF_LIFE, WORKS_BYTES
-from perfwatch.triage.moving.work import Work, work_of
+from perfwatch.triage.moving.work import Work, data_of, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.rule import Cause, Facts, Line, Rule
-from perfwatch.triage.rules.busy import through_data
+from perfwatch.triage.rules.processes import through_a_queue, without_a_batch
 from perfwatch.triage.shares.data import for_training, starving
+from perfwatch.triage.shares.profile import ENOUGH_SAMPLES, at_training
 from perfwatch.triage.shares.thresholds import LASTS, LATELY_SECONDS
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.node import EVENT_LOOP, Node, culprit, node_of
@@ -274,7 +277,7 @@ def waiting_on_work(case: Case) -> Outcome:
     starved = starving(case)
     fed = starved.rank.pid if starved is not None and starved.asked is not None else None  # answer by answer
     waiting = (_of(case, chain) for pid, chain in case.chains.items() if not case.moving and pid != fed)
-    return nearest(one for found in (waiting, through_data(case, WAITING_ON_WORK)) for one in found)
+    return nearest(one for found in (waiting, _through_data(case)) for one in found)
 
 
 def _waits(case: Case, chain: Chain, task: Task) -> bool:
@@ -457,6 +460,48 @@ def _worker(case: Case, node: Node, pid: int, chain: Chain) -> str:
     member = case.job.members.get(pid)
     program = f" ({member.process.name})" if member is not None and not member.process.python else ""
     return f"process {pid}{program}{at}"
+
+
+def _through_data(case: Case) -> Iterator[Finding]:
+    """A finding for each rank that has made no step for a while because a thread goes through data.
+
+    It is the training thread's own Python, or a worker's that owes it a batch. It reads or writes all the time, and data come to an
+    end: predictions that are written out, a stream that skips to where a run had stopped, a buffer that fills before the first batch.
+    """
+    for pid, chain in case.chains.items():
+        if case.progress[pid].kind == "moving" or chain.end.kind != "python":
+            continue
+        node, loop, lasts = chain.end.node, loop_of(case.history, chain.end.node), _lasts(case, chain)
+        if not moves_data(case.history, node) or loop.may_turn_for_ever or lasts < LASTS * temporal(case):
+            continue
+        doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
+        line = WAITING_ON_WORK.line("""
+            the training thread {through}: {doing}
+            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 would mean a hang
+            - saw stack of pid {waiting}: makes no step | for {lasts:time} | a step
+            - next: perfwatch attach {waiting} --watch
+        """)
+        own = f"itself goes through data at {show(node.frame)}"
+        through = own if _is_its_own(chain) else f"waits for {who(chain)}, which goes through data"
+        facts = Facts(tid=node.tid, doing=doing, through=through, lasts=lasts, waiting=pid)
+        found = line.finding(case, (culprit(node),), Level.CERTAIN if loop.counts else Level.MEDIUM, **facts)
+        yield msgspec.structs.replace(found, wait_chain=chain.links)
+
+
+def _is_its_own(chain: Chain) -> bool:
+    return (chain.end.node.pid, chain.end.node.tid) == (chain.start.pid, chain.start.tid)
+
+
+def _lasts(case: Case, chain: Chain) -> float:
+    """For how long: since training was last seen, or since a batch was delivered; 0 where it keeps no training waiting."""
+    if not _is_its_own(chain):
+        waits = case.progress[chain.start.pid].kind == "still" and through_a_queue(case, chain)
+        return without_a_batch(case, chain)[0] if waits else 0.0
+    rank = case.job.members[chain.start.pid]
+    recent = case.profile(rank, LATELY_SECONDS)
+    if recent.samples < ENOUGH_SAMPLES or recent.share_where(at_training):
+        return 0.0
+    return since_training(case, rank)
 
 
 RULES = (Rule(UNKNOWN, unknown), Rule(WAITING_ON_WORK, waiting_on_work))

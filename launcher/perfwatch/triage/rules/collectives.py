@@ -17,10 +17,9 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import SAME_FOOTPRINT, UNUSED, polls, regime, regimes
 from perfwatch.triage.cards.whose import cards_of, name_of
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.builder import loads_alone
-from perfwatch.triage.graph.decide import ends_at, fate_for_others, in_call, state_of, wait_graph_of
+from perfwatch.triage.graph.decide import ends_at, fate_for_others, in_call, outlasts, state_of, wait_graph_of
 from perfwatch.triage.graph.model import Prospect
-from perfwatch.triage.graph.thresholds import ANSWER_SECONDS, COUNTS_TIMES
+from perfwatch.triage.graph.thresholds import ANSWER_SECONDS
 from perfwatch.triage.hang import (
     COMPARE,
     Place,
@@ -40,9 +39,9 @@ from perfwatch.triage.hang import (
 )
 from perfwatch.triage.history import once
 from perfwatch.triage.independence import MAY_COME
-from perfwatch.triage.moving.flows import SILENT_BYTES_PER_SECOND
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, outlasts, temporal
+from perfwatch.triage.moving.work import SILENT_BYTES_PER_SECOND
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, temporal
 from perfwatch.triage.ranks.calls import (
     BEGUN,
     POINT_TO_POINT,
@@ -85,7 +84,7 @@ from perfwatch.triage.shares.own_work import mpi_calls
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import in_sync
 from perfwatch.triage.waits.libraries import EXCHANGE
-from perfwatch.triage.waits.node import RUNS, Node, culprit
+from perfwatch.triage.waits.node import Node, culprit
 from perfwatch.triage.waits.other_end import ask
 from perfwatch.triage.waits.threads import awaited as what_it_awaits
 from perfwatch.triage.waits.threads import reduces
@@ -201,7 +200,6 @@ def _stalled(case: Case, waiting: list[Chain], absent: list[Chain], graph: WaitG
         evidence=(
             *_of_groups(case, graph),
             *(_waits(case, chain, place.call) for chain, place in list(zip(waiting, places, strict=True))[:3]),
-            *_brings_no_batch(case, first),
             *unanswered(case),
         ),
         next=ask(first.end),
@@ -234,18 +232,6 @@ def _is_unread(case: Case, chain: Chain) -> bool:
     node = chain.end.node
     seen = node.stack is not None or node.wait is not None or case.profile(case.job.members[chain.start.pid]).samples
     return not seen and chain.end.kind not in ("dead", "stopped")
-
-
-def _brings_no_batch(case: Case, chain: Chain) -> tuple[Evidence, ...]:
-    """What shows that a rank has been in its own loader alone since the others wait."""
-    runs = chain.end.kind in RUNS
-    waited = wait_graph_of(case).others_waited
-    since = loads_alone(case, case.job.members[chain.start.pid], waited) if runs else None
-    if since is None:
-        return ()
-    looked = f"{since.share('loader'):.0%} of {since.samples} samples, none in a forward or backward pass"
-    claim = "is in its loader all the while"
-    return (case.saw("stack", f"pid {chain.start.pid}", claim, looked, "a batch, and then a step"),)
 
 
 def _why_absent(case: Case, absent: Chain, left: list[Node], roots: list[Node], holder: Chain | None) -> str:
@@ -808,7 +794,7 @@ def _by_stacks(case: Case) -> Difference | None:
         parted,
         [Place(one.start.rank, one.start.pid, call_of(one), show(one.end.node.frame)) for one in parted],
         tuple(_in_call(case, one, f"waits in {call_of(one)}") for one in parted),
-        temporal(case) * (COUNTS_TIMES if exchanges else 1.0) if beside else None,
+        None if not beside else long_timeout(case) if exchanges else temporal(case),
         silent(chains),
         Level.MEDIUM if beside else Level.HIGH if exchanges or len(names) == 1 else 1.0,
         unless=f", unless another thread of {numbered(beside)} answers them" if beside else "",

@@ -1,36 +1,36 @@
 """A training thread in the program's own code that makes no step, and a program that is over and does not exit."""
 
-import re
+from dataclasses import dataclass
+from itertools import pairwise
 
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regime, regimes
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
+from perfwatch.triage.graph.decide import wakes_soon
 from perfwatch.triage.hang import awaited_at, hung, left_over, named, nearest, others_train, with_loop
-from perfwatch.triage.history import History
+from perfwatch.triage.history import History, Seen, once
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.loops import loop_of, moves_data, releases_gil, rereads
 from perfwatch.triage.moving.memory import GUESSED, has_come_back, lull, since_training
-from perfwatch.triage.moving.motion import BURSTS, bursts, moves, stacks_of, was_at
+from perfwatch.triage.moving.motion import moves, whole
 from perfwatch.triage.moving.thresholds import LATELY_SECONDS, LOOP_SECONDS, SIGN_OF_LIFE
-from perfwatch.triage.moving.unleft import Unleft, unleft
-from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within, begins_anew, turns_within
-from perfwatch.triage.patience import temporal, wakes_soon
+from perfwatch.triage.moving.within import FETCH, UPDATE, Anew, Within, begins_anew, inside_of, stays, turns_within
+from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS, at_training, profile
+from perfwatch.triage.shares.thresholds import MANY_TIMES
 from perfwatch.triage.shares.training import goes_through_rounds, prepares
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import RUNS, End, Node, culprit, node_of
 from perfwatch.triage.waits.polling import only_asks
 from perfwatch.triage.waits.threads import HELD_BY
 from perfwatch.triage.words.code import TRAINS, line_of, names, retries
-from perfwatch.triage.words.frames import any_tag, is_user, show, tags, user_frames
+from perfwatch.triage.words.frames import any_tag, inside, is_user, own_frames, show, tags
 from perfwatch.verdict import Abstention, Culprit, Evidence, Level, Missing, Outcome, doing
+from perfwatch_probes import readings as r
 from perfwatch_probes.readings import ProcessUsage, Stack, Thread
 
-# A parameter that is taken down its gradient by the program itself: ``w -= rate * gradient``; a counter goes down by one number.
-DESCENDS = re.compile(r"^[\w.\[\]]+ -= .*\*|\.sub_\(.*(?:\*|\balpha=)|\.add_\(.*\balpha=-")
 ENDLESS_PYTHON = Cause("endless_python", "hung", "user_code", (Thread, Stack))
 IN_ONE_CALL = ENDLESS_PYTHON.line("""
     {who} does not leave its loop, inside one {within}
@@ -87,6 +87,94 @@ DOES_NOT_END = HUNG_AT_EXIT.line("""
     - next: [{left:if}end that thread before the program ends, or start it with daemon=True]
     - next: perfwatch capture stacks {start}
 """)
+
+
+# A rank that makes forward passes alone and stays in one ``while`` loop of the program's own.
+#
+# Whoever writes an answer word by word turns in such a loop until the last word comes. One that never comes looks like an evaluation,
+# for all that it does is one. What tells them apart: a loop that ends is left, if only for a thousandth of the time, and evaluations
+# that were seen to end took so long.
+
+UPDATES = ("backward", "optimizer", "scaler")
+# What a loop calls that goes through something, or answers somebody: it ends with what it is given, or is a service.
+GIVEN = frozenset("next get fetch read recv receive load pop popleft poll take accept input put send".split())
+LONGEST_TIMES = 30.0  # the longest evaluation that was seen to end
+LONG = 8.0  # times the patience: a watch remembers no more than ten minutes, and of longer ones nothing can be told
+
+
+@dataclass(frozen=True)
+class Unleft:
+    """The loop, and for how long it was not left."""
+
+    frame: r.Frame  # the loop's own line, as it was seen last
+    samples: int
+    seconds: float  # that somebody watched it there
+    usual_seconds: float | None  # the longest pause between updates with that function in it; None: nothing to go by
+    doubtful_seconds: float  # from when on it is no evaluation for all that is known ...
+    told_seconds: float  # ... and from when on it has no end, if it was seen to end before
+
+    @property
+    def doubted(self) -> bool:
+        """True if it has lasted too long to be called an evaluation."""
+        return self.seconds >= self.doubtful_seconds
+
+
+@once
+def unleft(case: Case, rank: Member) -> Unleft | None:
+    """The ``while`` loop around forward passes that a rank is in; None where there is none, or it trains in there."""
+    history, node = case.history, case.chains[rank.pid].start
+    loop = loop_of(history, node)
+    loops, at = loop.kinds, loop.frame
+    line = line_of(history, at)
+    if loops[:1] != ("while",) or at is None or line is None or not is_user(at) or _is_given(line):
+        return None
+    series = [seen for seen in history.series(r.Stack, node.pid, node.tid) if seen.reading.frames]
+    stacks = whole(series)
+    frames = own_frames(stacks[-1].reading) if stacks else ()
+    depth = next((n for n, one in enumerate(frames) if (one.function, one.file) == (at.function, at.file)), None)
+    if depth is None or inside_of(history, frames[depth:]) is not None:
+        return None
+    times = stays(history, stacks, frames[depth:], line.loops)
+    now = times[-1] if times else None
+    if now is None or now.loop is None:
+        return None
+    before = [one for one in series if one.at < now.begin]
+    since = [one for one in series if one.at >= now.begin]
+    passes = sum(one.reading.samples for one in since if "forward" in tags(one.reading))
+    if passes < MANY_TIMES or any(_updates(one) for one in since):
+        return None
+    usual, patience = _usual(before, at), temporal(case)
+    least = None if usual is None or LONGEST_TIMES * usual > LONG * patience else LONGEST_TIMES * usual
+    doubtful = long_timeout(case) if least is None else max(patience, least)
+    return Unleft(
+        frame=now.loop,
+        samples=now.samples,
+        seconds=now.seconds,
+        usual_seconds=None if least is None else usual,
+        doubtful_seconds=doubtful,
+        told_seconds=max(long_timeout(case), doubtful),
+    )
+
+
+def _is_given(line: r.SourceLine) -> bool:
+    """True if a loop asks for what it goes through, hands something on, or trains by its text."""
+    called = names(line.loop_calls)
+    return line.hands_out or called >= TRAINS or any(GIVEN.intersection(name.lower().split("_")) for name in called)
+
+
+def _usual(before: list[Seen[r.Stack]], at: r.Frame) -> float | None:
+    """The longest time between two updates that were seen, with that function in between."""
+    updates = [n for n, one in enumerate(before) if _updates(one)]
+    pauses = [
+        before[later].at - before[earlier].at
+        for earlier, later in pairwise(updates)
+        if any(inside(at, one.reading) for one in before[earlier + 1 : later])
+    ]
+    return max(pauses, default=None)
+
+
+def _updates(seen: Seen[r.Stack]) -> bool:
+    return any_tag(tags(seen.reading), *UPDATES)
 
 
 # In the program
@@ -185,9 +273,9 @@ def naps(case: Case, chain: Chain) -> Outcome:
     silent = lasts.seconds
     if silent < min(NAPPING_SECONDS, temporal(case) / 2) or len(case.ranks) > 1:
         return None  # of several ranks the others tell whether this one is missed
-    if bursts(case.history, node.pid, node.tid) >= BURSTS or has_come_back(case, rank, silent):
-        return None  # it is let go on now and then, too briefly for a sample to see what it does
-    if moves(case.history, node.pid, node.tid).recurrent or any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
+    if has_come_back(case, rank, silent) or moves(case.history, node.pid, node.tid).recurrent:
+        return None
+    if any_tag(node.tags, *TRAINING_TAGS, *OTHER_WORK):
         return None
     if not only_asks(case.history, node) or (node.stack is not None and retries(case.history, node.stack)):
         return None
@@ -211,7 +299,7 @@ def caught(case: Case, chain: Chain, within: Within) -> Outcome:
     fetches = within.called == FETCH and not known
     computes = releases_gil(case.history, chain.start) or computes_on_card(case, chain.start.pid)
     takes_its_time = fetches or moves_data(case.history, chain.start) or (computes and not known)
-    patience = max(temporal(case) * (COUNTS_TIMES if takes_its_time else 1.0), within.usual_seconds)
+    patience = max(long_timeout(case) if takes_its_time else temporal(case), within.usual_seconds)
     sure = Level.HIGH if counted else Level.MEDIUM
     if within.called == UPDATE and not within.usual_seconds:
         # An optimizer that was never seen to come out of its loop may do all of the training in one step.
@@ -290,7 +378,7 @@ def turns_for_ever(case: Case, chain: Chain, watched: float) -> Outcome:
     # Of several ranks one computes for all, and mostly in a library.
     finite = loop.library is not None or (not waits and (bool(loop.kinds) or len(case.ranks) > 1))
     counts = over_data or computes or rounds or finite or case.awaited_at_start(chain.start.pid)
-    patience = temporal(case) * (COUNTS_TIMES if counts else 1.0)
+    patience = long_timeout(case) if counts else temporal(case)
     lasts = lull(case, rank, watched, patience)
     silent = lasts.seconds if steps is None or steps.ago_seconds is None else steps.ago_seconds
     if counts and silent < patience and not (waits and (computes or rounds)):
@@ -298,9 +386,8 @@ def turns_for_ever(case: Case, chain: Chain, watched: float) -> Outcome:
     node = chain.end.node
     if has_come_back(case, rank, silent) or trains_around(case.history, node):
         return None
-    by_hand = descends(case.history, node)
     sure = Level.LOW if prepares(case, rank) else Level.MEDIUM
-    if waits and not (over_data or computes or rounds or by_hand or loop.tests_only or again):
+    if waits and not (over_data or computes or rounds or loop.tests_only or again):
         sure = Level.HIGH  # a long finite computation cannot be told apart by anything but time
     found = hung(
         case,
@@ -319,18 +406,6 @@ def trains_around(history: History, node: Node) -> bool:
     """True if its line is in a loop that trains, or collects garbage: a long call returns, and samples miss a brief step."""
     source = line_of(history, node.frame)
     return source is not None and ("collect" in names(source.calls) or names(source.loop_calls) >= TRAINS)
-
-
-def descends(history: History, node: Node) -> bool:
-    """True if a line of its loop makes an update by itself, in a run that was never seen at torch's own.
-
-    It may be training, or a search that does not converge.
-    """
-    if was_at(history, node.pid, node.tid, "backward", "optimizer"):
-        return False
-    sights = (seen.reading for seen in stacks_of(history, node.pid, node.tid, LOOP_SECONDS))
-    known = (line_of(history, frame) for frame in {frame for stack in sights for frame in user_frames(stack)})
-    return any(line is not None and bool(line.loops) and DESCENDS.search(line.text) is not None for line in known)
 
 
 def gets_nowhere(case: Case, node: Node) -> tuple[Evidence, ...]:

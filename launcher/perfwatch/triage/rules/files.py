@@ -5,30 +5,28 @@ worker of a loader or a pool that does not take what it is sent is ``stuck_worke
 """
 
 import re
-from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from shlex import quote
 
 from perfwatch.triage.case import Case
-from perfwatch.triage.graph.decide import may_come_to_its_end
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES
-from perfwatch.triage.hang import hung, nearest, patience_of, silent_seconds, stacks_of
-from perfwatch.triage.history import Seen, open_file
+from perfwatch.triage.graph.decide import patience_of, wakes_soon
+from perfwatch.triage.hang import Undrained, hung, nearest, not_read, silent_seconds, stacks_of
+from perfwatch.triage.history import Seen
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_come_back_from, kept, lull, quiet
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, wakes_soon
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.profile import TRAINING_TAGS
 from perfwatch.triage.waits import outside
 from perfwatch.triage.waits.chain import STREAMS, Chain
-from perfwatch.triage.waits.node import STDIN, End, Node, culprit, node_of, silence, waited_on
+from perfwatch.triage.waits.node import STDIN, End, Node, culprit, node_of, silence
 from perfwatch.triage.waits.outside import asks_elsewhere, program
 from perfwatch.triage.waits.polling import texts_near
 from perfwatch.triage.waits.threads import other_threads, sharers
 from perfwatch.triage.words.code import calling_line
 from perfwatch.triage.words.frames import show, user_frame
-from perfwatch.verdict import Finding, Link, Outcome, doing
+from perfwatch.verdict import Finding, Outcome, doing
 from perfwatch_probes.readings import Descriptor, Host, Stack, Thread
 
 BLOCKED_STORAGE = Cause("blocked_storage", "hung", "storage", (Thread,))
@@ -141,8 +139,7 @@ def _of_rank(case: Case, rank: Member) -> Outcome:
         holders = f"{first} ({holders})" if holders else first
     owner = f"held by {holders}" if holders else "its holder is not known"
     watched = silent_seconds(case, chain)
-    # Whoever computes under the lock in a loop that counts lets go of it.
-    patience = patience_of(case, chain) * (COUNTS_TIMES if may_come_to_its_end(case, rank.pid) else 1.0)
+    patience = patience_of(case, chain.start.pid)
     polls = end.kind == "file_poll"
     lasts = kept(case, rank, watched, patience, end)
     if polls and not lasts.evidence:
@@ -255,31 +252,7 @@ TAKES_NO_MORE = BLOCKED_PIPE.line("""
     - next: redirect the job's output to a file next time: then no terminal can block it
 """)
 
-ASKED = frozenset({"child", "join_process", "supervised"})  # so has any other end in a child: ``blocked_child``
-OUTPUTS = (1, 2)
-ELSEWHERE = ("dead", "stopped", "traced", "cycle")  # ends that say themselves why there is no reader
 QUESTIONS = frozenset({"input", "getpass", "getpass.getpass", "click.confirm", "click.prompt"})
-
-
-@dataclass(frozen=True)
-class Undrained:
-    """Who writes, who should read, and the pipe between them."""
-
-    writer: Node
-    reader: Node
-    pipe: Descriptor
-    reader_waits_for: str
-
-    def ended(self, case: Case, chain: Chain) -> Chain:
-        """The same chain, with the writer for its end."""
-        end = End(
-            "pipe_full",
-            self.writer,
-            silence(case.history, self.writer),
-            descriptor=self.pipe,
-            others=(self.reader.pid,),
-        )
-        return replace(chain, ends=(end,))
 
 
 def blocked_pipe(case: Case) -> Outcome:
@@ -335,72 +308,6 @@ def _not_read(case: Case, chain: Chain, found: Undrained) -> Finding:
         **Facts(call=reader.wait.call if reader.wait else "?", line=show(reader.frame)),
         name=" ".join(" ".join(case.job.members[reader.pid].process.command).split())[:80],
     )
-
-
-def undrained(case: Case, chain: Chain) -> Undrained | None:
-    """On a chain that comes back to itself: a program that writes to its stdout or stderr, and its parent, which waits for it.
-
-    Not where the training thread itself waits for that program to end: both waits stand in ``blocked_child``.
-    """
-    for link in chain.links if chain.end.kind == "cycle" else ():
-        member = case.job.members.get(link.pid)
-        parent = member.process.parent_pid if member is not None else None
-        # The way may begin at the writer as well: the one that should read comes after it then, and leads back to it.
-        waiting = [one for one in chain.links if one.pid == parent and (one.depth == link.depth - 1 or not link.depth)]
-        if not waiting or (waiting[-1].pid == chain.start.pid and chain.through & ASKED):
-            continue
-        found = _not_taken(case, link, waiting[-1])
-        if found is not None and found.pipe.fd in OUTPUTS and found.pipe.kind == "pipe":
-            return found
-    return None
-
-
-def _not_taken(case: Case, link: Link, following: Link) -> Undrained | None:
-    """A thread that is blocked writing into a full pipe, and another one that could read it and does not."""
-    writer = node_of(case.history, case.job, link.pid, link.tid)
-    reader = node_of(case.history, case.job, following.pid, following.tid)
-    pipe = blocked_writing(case, writer)
-    if pipe is None or reader.pid not in pipe.readers or takes(case, reader, pipe):
-        return None
-    return Undrained(writer, reader, pipe, following.waits_for)
-
-
-def blocked_writing(case: Case, node: Node) -> Descriptor | None:
-    """The full pipe into which a thread is blocked writing."""
-    writes = node.wait is not None and node.wait.kind == "write" and node.motion.frozen
-    files = waited_on(case.history, node) if writes else []
-    return next((file for file in files if file.kind in ("pipe", "fifo")), None)
-
-
-def takes(case: Case, reader: Node, pipe: Descriptor) -> bool:
-    """True if what a thread is blocked in is that very pipe, alone or among others, or cannot be told."""
-    wait = reader.wait
-    if wait is None or not reader.motion.frozen:
-        return True
-    fds = [wait.fd] if wait.fd is not None else [one.fd for one in wait.polled]
-    files = [open_file(case.history, reader.pid, reader.tid, fd) for fd in fds]
-    return any(file is None or file.reading.kind == "epoll" or file.reading.inode == pipe.inode for file in files)
-
-
-def unread(case: Case, chain: Chain) -> Undrained | None:
-    """Of a chain through a full pipe to a reader that stands, or to what that waits for in turn: who writes, who does not read."""
-    end = chain.end
-    if end.kind in ELSEWHERE or not end.still or wakes_soon(case, end):
-        return None
-    for link, following in pairwise(chain.links):
-        reader = case.job.members.get(following.pid)
-        beyond = end.node.pid == following.pid or case.job.branch(end.node.pid, following.pid) is not None
-        if following.depth != link.depth + 1 or link.pid == following.pid or reader is None or not beyond:
-            continue
-        of_a_pool = reader.role in ("worker", "pool_worker") or case.job.of_multiprocessing(reader)
-        if not of_a_pool and (found := _not_taken(case, link, following)) is not None:
-            return found
-    return None
-
-
-def not_read(case: Case, chain: Chain) -> Undrained | None:
-    """The full pipe that blocks a chain: a reader that does not read it is no child that is merely waited for."""
-    return undrained(case, chain) or unread(case, chain)
 
 
 def held(case: Case, chain: Chain) -> Finding | None:

@@ -15,6 +15,7 @@ from perfwatch.triage.cards.xids import CONSEQUENCES, CORRECTED, PROGRAM, Announ
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends import gone
 from perfwatch.triage.history import Seen
+from perfwatch.triage.ranks.groups import FEW
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.roles.placement import RankGaps, launches
 from perfwatch.triage.rule import Cause, Facts, Rule, Saw
@@ -38,7 +39,6 @@ TRIED = re.compile(r"Tried to allocate (?P<size>[\d.]+ \w+)")
 WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? (?P<pid>\d{1,9})\) is killed by signal: Killed")
 STEP_SECONDS = 60.0  # a fault of a kernel is raised at the next call that synchronises: within a step
 NCCL_TIMEOUT_SECONDS = 900.0  # ranks that wait for one whose GPU failed give up after 600 s, and write their dumps
-MOST_NAMED = 4
 LONGEST_LINE = 160
 
 NO_MEMORY = OUT_OF_MEMORY.line("""
@@ -334,7 +334,7 @@ def _unseen_ranks(case: Case) -> str:
     missing = RankGaps(seen, size)
     if not missing or len(missing) == size:
         return ""
-    named = ", ".join(map(str, islice(missing, MOST_NAMED))) + (", ..." if len(missing) > MOST_NAMED else "")
+    named = ", ".join(map(str, islice(missing, FEW))) + (", ..." if len(missing) > FEW else "")
     ranks, which = ("rank", "it") if len(missing) == 1 else ("ranks", "one of them")
     return f"; of {ranks} {named} nothing was seen: {which} may have ended first"
 

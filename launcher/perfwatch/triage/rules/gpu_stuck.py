@@ -20,9 +20,9 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.hang import hung, stands_in_sync
 from perfwatch.triage.history import Seen
 from perfwatch.triage.moving.memory import engine_quiet, unfed
-from perfwatch.triage.patience import LONGEST_RECOVERED, STRUCTURAL_SECONDS, temporal
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal
 from perfwatch.triage.rule import Cause, Facts, Rule
-from perfwatch.triage.shares.thresholds import ENOUGH_SAMPLES, LATELY_SECONDS, NOW_SECONDS
+from perfwatch.triage.shares.thresholds import BEYOND, ENOUGH_SAMPLES, LATELY_SECONDS, NOW_SECONDS
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.devices import SYNC_CALLS, engine_threads, in_driver, in_sync
 from perfwatch.triage.waits.node import Node
@@ -155,7 +155,7 @@ def _stuck(case: Case, chain: Chain, card: Regime) -> Outcome:
     by_units = card.source == "gpm"  # without units no end of a kernel is seen
     may_end = card.computes or not by_units or usual is None
     least, watched = (temporal(case), WATCHED_LONGER_SECONDS) if may_end else (STRUCTURAL_SECONDS, WATCHED_SECONDS)
-    patience = max(least, LONGEST_RECOVERED * (usual or seen.longest_seconds))
+    patience = max(least, BEYOND * (usual or seen.longest_seconds))
     unwatched = watched - seen.since_seconds
     certain = cards_of(case.history, chain.start.pid).certain
     guessed = () if certain else (inferred(case, chain.start.pid),)

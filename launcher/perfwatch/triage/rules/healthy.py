@@ -12,9 +12,9 @@ from perfwatch.triage.cards.whose import cards_of, name_of, unused
 from perfwatch.triage.case import Case
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import motion
-from perfwatch.triage.ranks.lateness import waiting_share, who_train
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
+from perfwatch.triage.rules.late_ranks import waiting_share, who_train
 from perfwatch.triage.rules.python import gil_wait
 from perfwatch.triage.shares.budget import (
     OWN_SHARE,

@@ -14,7 +14,7 @@ from perfwatch.triage.cards.gpu import idle_card_seconds, regimes
 from perfwatch.triage.cards.whose import name_of
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import last_words, raised_at
-from perfwatch.triage.graph.claims import one_call_times
+from perfwatch.triage.graph.decide import patience_of, wait_graph_of, wakes_soon
 from perfwatch.triage.graph.model import Ends
 from perfwatch.triage.hang import (
     held_up,
@@ -23,20 +23,18 @@ from perfwatch.triage.hang import (
     named,
     nearest,
     partners,
-    patience_of,
     silent_seconds,
     stacks_of,
     stands_in_sync,
     turn_of,
+    undrained,
     who,
 )
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
-from perfwatch.triage.moving.loops import Loop, loop_of
 from perfwatch.triage.moving.memory import Lull, lull
 from perfwatch.triage.moving.motion import gil_passed_at, has_ended
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, wakes_soon
+from perfwatch.triage.patience import STRUCTURAL_SECONDS
 from perfwatch.triage.rule import Cause, Facts, Rule
-from perfwatch.triage.rules.files import undrained
 from perfwatch.triage.waits.chain import Chain, link
 from perfwatch.triage.waits.libraries import ANSWER, ITS_NEXT_CALL, REMOTE, may_ask
 from perfwatch.triage.waits.node import (
@@ -163,7 +161,6 @@ def _deadlock(case: Case, chain: Chain) -> Finding:
         case,
         BLOCKED,
         chain,
-        patience=STRUCTURAL_SECONDS if ceiling == 1.0 else None,
         evidence=(*(waits_too(case, p) for p in beside[:SHOWN]), *(one.evidence(case) for one in ended)),
         ceiling=ceiling,
         culprits=(*lost, *blamed) if first else (*blamed, *lost),
@@ -397,12 +394,10 @@ def held_gil(case: Case) -> Outcome:
             continue
         if (not waiters and wakes_soon(case, chain.end)) or chain.end.kind in ("storage", "uninterruptible", "network"):
             continue
-        end, watched, patience = chain.end.node, silent_seconds(case, chain), patience_of(case, chain)
+        end, watched, patience = chain.end.node, silent_seconds(case, chain), patience_of(case, chain.start.pid)
         passed = gil_passed_at(case.history, end.pid, end.tid)
-        loop = loop_of(case.history, end) if end.stack is not None else Loop()
-        if loop.expression:
-            patience *= one_call_times(case, end, loop)
-        elif passed > -inf and loop.ends is not Ends.ONE_CALL:
+        loop = wait_graph_of(case).loops.get(("thread", end.pid, end.tid))
+        if passed > -inf and (loop is None or loop.ends is not Ends.ONE_CALL):
             continue  # it comes back from what it calls
         rank = case.job.members[chain.start.pid]
         lasts = Lull(watched, (), 1.0) if chain.end.still else lull(case, rank, watched, patience)

@@ -7,6 +7,7 @@ from perfwatch.triage.case import Case
 from perfwatch.triage.history import Seen, once
 from perfwatch.triage.moving.motion import FAR_APART, motion
 from perfwatch.triage.moving.progress import besides_training
+from perfwatch.triage.ranks.groups import FEW
 from perfwatch.triage.roles.job import Member
 from perfwatch.triage.rule import Cause, Facts, Rule
 from perfwatch.triage.shares.budget import Bin, budget
@@ -224,7 +225,6 @@ def _lost_by_quota(case: Case, rank: Member, share: float, stopped: float | None
     return min(share, *known) if known else None
 
 
-MOST_NAMED = 4
 WANT_CPUS = OVERSUBSCRIBED_THREADS.line("""
     {threads} threads of the job compete for {cpus:.0f} CPUs{where}; the training thread waits for a CPU {delay:.0%} of the time
     - saw thread of the job: more busy threads than CPUs | {threads} busy threads, {cpus:.0f} CPUs allowed | at most {cpus:.0f}
@@ -257,7 +257,7 @@ def judge_oversubscribed_threads(case: Case) -> Outcome:
         line, facts = WANT_CPUS, Facts(threads=len(wanted), cpus=cpus, delay=delay, where="", each=each)
         if 2 * len(beside) > len(wanted):
             where = f", {len(beside)} of them the program's own, mostly at {show(beside[0].frame)}"
-            line, facts = OWN_THREADS, facts | Facts(where=where, culprits=tuple(map(culprit, beside[:MOST_NAMED])))
+            line, facts = OWN_THREADS, facts | Facts(where=where, culprits=tuple(map(culprit, beside[:FEW])))
         sure = Level.MEDIUM if needed else max(Level.HIGH, certainty(delay))
         return slow(case, line, rank, delay, confidence=sure, **facts)
     return None

@@ -6,13 +6,13 @@ from itertools import islice
 
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import how_it_ended
-from perfwatch.triage.graph.decide import is_awaited
+from perfwatch.triage.graph.decide import is_awaited, wakes_soon
 from perfwatch.triage.hang import hung, listed, named, numbered, partners, rank_of, silent_seconds, turn_of, who
 from perfwatch.triage.independence import MAY_COME, ONE_SOURCE
 from perfwatch.triage.moving.memory import has_trained
 from perfwatch.triage.moving.motion import WINDOW_SECONDS
 from perfwatch.triage.moving.work import waited_on
-from perfwatch.triage.patience import STRUCTURAL_SECONDS, temporal, wakes_soon
+from perfwatch.triage.patience import STRUCTURAL_SECONDS, long_timeout, temporal
 from perfwatch.triage.ranks.groups import SHOWN
 from perfwatch.triage.roles.placement import RankGaps
 from perfwatch.triage.rule import Cause, Facts, Rule
@@ -28,7 +28,6 @@ BLOCKED_NETWORK = Cause("blocked_network", "hung", "network", (Thread, Descripto
 
 # Times the patience: who is asked is a device.
 CONNECTION = "connection"  # an edge over a network's socket; those over pipes and sockets of one host bear other names
-PATIENT = 5.0
 GLOO_CONNECTIONS = "gloo_tcp"  # the thread that carries what goes over them (gloo, transport/tcp/loop.cc)
 BY_THE_PROGRAM = replace(BLOCKED_NETWORK, owner="user_code")
 SENDS_NOTHING = BLOCKED_NETWORK.line("""
@@ -104,7 +103,7 @@ def blocked_network(case: Case) -> Outcome:
             case,
             NO_VISITORS if listens else TAKES_NOTHING if sending else SENDS_NOTHING,
             chain,
-            patience=temporal(case) * (PATIENT if tty else 1.0),
+            patience=long_timeout(case) if tty else temporal(case),
             silent=_silent(chain, received),
             ceiling=ONE_SOURCE if serves else MAY_COME if listens else None,
             next=() if tty else ask(end) or ("ss -tnp",),

@@ -9,13 +9,14 @@ from perfwatch.text import duration
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import SHELL_ADDS, how_it_ended, last_words
 from perfwatch.triage.graph.activity import activity_of
-from perfwatch.triage.graph.decide import ends_at
-from perfwatch.triage.graph.thresholds import COUNTS_TIMES, RATIONED_SECONDS
+from perfwatch.triage.graph.decide import ends_at, outlasts, patience_of, wakes_soon
+from perfwatch.triage.graph.thresholds import RATIONED_SECONDS
 from perfwatch.triage.hang import (
+    ASKED,
     awaited_at,
     hung,
     is_settled,
-    patience_of,
+    not_read,
     silent_seconds,
     who,
     with_loop,
@@ -23,12 +24,11 @@ from perfwatch.triage.hang import (
 from perfwatch.triage.independence import MAY_COME
 from perfwatch.triage.moving.loops import loop_of, moves_data
 from perfwatch.triage.moving.memory import Lull, lull, unfed
-from perfwatch.triage.moving.motion import BURSTS, bursts, python_threads
-from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, outlasts, temporal, wakes_soon
-from perfwatch.triage.ranks.groups import unanswered
+from perfwatch.triage.moving.motion import python_threads
+from perfwatch.triage.patience import DECISIVE_SECONDS, STRUCTURAL_SECONDS, long_timeout, temporal
+from perfwatch.triage.ranks.groups import FEW, unanswered
 from perfwatch.triage.roles.job import Member, youngest_start_gap_seconds
 from perfwatch.triage.rule import Cause, Facts, Rule
-from perfwatch.triage.rules.files import ASKED, not_read
 from perfwatch.triage.shares.profile import profile
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.napping import Rest, at_rest
@@ -65,14 +65,13 @@ GIVES_NOTHING = STUCK_WORKER.line("""
 # Ends that are the worker's own doing; any other end has a rule of its own.
 OWN_ENDS = ("sleep", "lock", "python", "native", "gil", "cycle", NATIVE_WAIT, "other", "unknown")
 RUNNING_ENDS = ("python", "native")
-NAPPING = 2.0  # times the patience, for workers that look again and again whether something has come
-GONE_WILD = 0.5  # of it, in one call of a regular expression that has cost more than all that the other workers did
-
-MOST_NAMED = 4  # workers
+GONE_WILD = 0.5  # times the hang timeout, in one call of a regular expression that has cost more than all that the other workers did
 # Times what each other worker has computed since it began, which counts as so much at least.
 OUTSPENT, OUTSPENT_SECONDS = 10.0, 1.0
-RAISES = "set DataLoader(timeout=...) to turn this hang into an error"
 OFTEN = 10  # writes of a worker: it has answered before
+NAPPING = 2.0  # times the hang timeout, for what naps: it looks again and again whether something has come, which may come in the end
+
+RAISES = "set DataLoader(timeout=...) to turn this hang into an error"
 MADE_OTHERWISE = "multiprocess"  # in the command of what spawn and the fork server of multiprocess(ing) make
 
 STUCK_PIN_MEMORY = Cause("stuck_pin_memory", "hung", "data", (Thread, Stack))
@@ -125,20 +124,19 @@ def _finding(case: Case, chain: Chain) -> Outcome:
     running = end.kind in RUNNING_ENDS
     silent = end.silent_seconds or 0.0
     evidence: tuple[Evidence, ...] = ()
-    patience = patience_of(case, chain) if end.node.stack is not None else temporal(case)
-    ceiling, wild = None if end.node.stack is not None else MAY_COME, False
+    patience = patience_of(case, chain.start.pid) if end.node.stack is not None else temporal(case)
+    ceiling = None if end.node.stack is not None else MAY_COME
     if running:
         silent, evidence = without_a_batch(case, chain)
-        loop = loop_of(case.history, end.node)
-        fills = moves_data(case.history, end.node)
+        loop, fills = loop_of(case.history, end.node), moves_data(case.history, end.node)
         ceiling = Level.HIGH if loop.may_turn_for_ever and not fills else MAY_COME
-        beyond = outspends(case, chain) if (wild := loop.expression) else ()
-        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
-        if fills and not wild and not loop.may_turn_for_ever:
+        if fills and not loop.expression and not loop.may_turn_for_ever:
             return None  # data come to an end: a stream that skips to where a run had stopped, a buffer that fills
-        counts = end.kind == "native" or fills or (loop.counts and not wild)
-        patience *= COUNTS_TIMES if counts else 1.0
-        if counts and silent < patience:
+        beyond = outspends(case, chain) if loop.expression else ()
+        evidence, patience = (*evidence, *beyond), patience * (GONE_WILD if beyond else 1.0)
+        long = end.kind == "native" or fills
+        patience = max(patience, long_timeout(case)) if long else patience
+        if silent < patience and (long or (loop.counts and not loop.expression)):
             return None  # long work, until proved otherwise
     said, many = (f"{who(chain)} runs", False) if running else all_wait(case, chain)
     they, them = ("they have", "them") if many else ("it has", "it")
@@ -155,7 +153,7 @@ def _finding(case: Case, chain: Chain) -> Outcome:
         next=way_out(case, chain),
         **Facts(said=said, they=they, them=them, lasts=silent, running=running, idle=not running),
     )
-    return with_loop(found, end.node, loop.frame) if running and not wild else found
+    return with_loop(found, end.node, loop.frame) if running and not loop.expression else found
 
 
 def through_a_queue(case: Case, chain: Chain) -> bool:
@@ -169,11 +167,7 @@ def through_a_queue(case: Case, chain: Chain) -> bool:
 def all_nap(case: Case, chain: Chain) -> bool:
     """True if everybody who could deliver sleeps a little in a loop that only asks, again and again, and nothing else."""
     return all(
-        end.kind == "sleep"
-        and end.node.pid != chain.start.pid
-        and end.node.naps
-        and only_asks(case.history, end.node)
-        and bursts(case.history, end.node.pid, end.node.tid) < BURSTS
+        end.kind == "sleep" and end.node.pid != chain.start.pid and end.node.naps and only_asks(case.history, end.node)
         for end in chain.ends
     )
 
@@ -252,9 +246,7 @@ def all_wait(case: Case, chain: Chain) -> tuple[str, bool]:
     if node.role != "worker" or len(alike) < 2 or node.frame is None:
         return f"{who(chain)} {doing(awaited_at(case, chain))}", False
     rank = f"rank {node.rank}'s " if node.rank is not None else ""
-    pids = ", ".join(map(str, alike[:MOST_NAMED])) + (
-        f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    )
+    pids = ", ".join(map(str, alike[:FEW])) + (f" and {len(alike) - FEW} more" if len(alike) > FEW else "")
     return f"{rank}DataLoader workers {pids} at {show(node.frame)} {doing(awaited_at(case, chain), many=True)}", True
 
 
@@ -369,9 +361,9 @@ def left(chain: Chain, ends: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
 
 def lasting(case: Case, chain: Chain) -> tuple[Lull, float]:
     """For how long the wait counts as lasting, and the patience that it gets: more where a thread that may end it moves."""
-    watched, patience = silent_seconds(case, chain), patience_of(case, chain)
+    watched, patience = silent_seconds(case, chain), patience_of(case, chain.start.pid)
     if is_settled(case, chain):
-        return Lull(watched, (), 1.0), STRUCTURAL_SECONDS
+        return Lull(watched, (), 1.0), patience
     found = lull(case, case.job.members[chain.start.pid], watched, patience)
     return replace(found, ceiling=min(found.ceiling, MAY_COME)), patience
 
@@ -482,7 +474,6 @@ CHILD_STANDS = BLOCKED_CHILD.line("""
     - not dead_worker: process {child} is alive
 """)
 TALKED_TO = frozenset({"pipe", "socket"})  # to a program of its own; a worker at the other end is ``stuck_worker``
-DOZING = 2.0  # times the patience, for children that nap: they may look at something that comes in the end
 EMPTY = "empty the queue before join(): a process does not exit until its items are taken"
 
 
@@ -566,7 +557,6 @@ def _lost_task(case: Case, chain: Chain) -> Outcome:
         case,
         LOST_TASK,
         chain,
-        patience=STRUCTURAL_SECONDS if successor else temporal(case),
         silent=min(idle_seconds, chain.end.silent_seconds or 0.0),
         evidence=(successor,) if successor else (),
         ceiling=None if successor else MAY_COME,  # the pool is idle, but no worker is known to have died
@@ -618,7 +608,7 @@ def blocked_child(case: Case) -> Outcome:
         if end.kind in ("sleep", "pipe_empty") and ends_at(case, chain.start.pid) is not None:
             continue  # when it comes back is known
         if "child" in chain.through and child is not None and (rests := at_rest(case, chain, child)) is not None:
-            return _blocked_child(case, chain, child, DOZING * temporal(case), rests)
+            return _blocked_child(case, chain, child, NAPPING * temporal(case), rests)
         if end.kind in ("dead", "stopped", "traced") or not end.still or wakes_soon(case, end):
             continue
         if child is None or not_read(case, chain) is not None:

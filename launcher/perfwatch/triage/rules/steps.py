@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
 
 from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import regimes
 from perfwatch.triage.case import Case
 from perfwatch.triage.ends.gone import restarts
-from perfwatch.triage.history import History, median, quantile
+from perfwatch.triage.history import PARTS, History, grows, median, quantile
 from perfwatch.triage.moving.loops import sizes_of
 from perfwatch.triage.moving.motion import motion
 from perfwatch.triage.moving.progress import LONGER, StepClock, evaluated
@@ -288,7 +287,6 @@ LOOKS = 60  # samples since the change, in which no other cause was found
 # Times as slow: by less, steps are slowed by others that take a tenth of the CPUs (measured: 1.2 to 1.35 times at 0.16 to 0.24);
 # others come and go, they do not grow.
 A_LITTLE, LITTLE_BY_LITTLE = 1.5, 3.0
-QUARTERS = 4  # of the run: by chance four are in order once in 24 times
 GROWS_BYTES, GROWS_BYTES_PER_SECOND = 4 << 20, 256 << 10  # an allocator that still warms up comes to rest
 LONGER_INPUTS = "growing inputs do this by design (a curriculum, batches sorted by length)"
 BECOMES_LONGER = "look at what {at} iterates over: does it grow with every step?"
@@ -380,7 +378,7 @@ def _share_grows(case: Case) -> Finding | None:
             continue
         seen, sizes = case.profile(rank, RUN_SECONDS), sizes_of(case.history, rank.pid, RUN_SECONDS)
         found = _growing_function(seen)
-        if found is None or not _in_order(sizes) or sizes[-1] - sizes[0] < GROWS_BYTES:
+        if found is None or not grows(sizes, GROWS_BYTES):
             continue
         frame, shares = found
         if seen.share_where(partial(_in_model, frame)) >= MOSTLY * shares[0]:
@@ -396,32 +394,26 @@ def _growing_function(seen: Profile) -> tuple[Frame, list[float]] | None:
 
     What else a step does takes as long as before, so the rest of the time tells how many times as long steps became.
     """
-    size = len(seen.sights) // QUARTERS
-    parts = [Profile(seen.sights[at * size : (at + 1) * size], seen.seconds) for at in range(QUARTERS)]
+    size = len(seen.sights) // PARTS
+    parts = [Profile(seen.sights[at * size : (at + 1) * size], seen.seconds) for at in range(PARTS)]
     if seen.seconds < MINUTE_SECONDS or any(one.samples < ENOUGH_SAMPLES or not one.seen("backward") for one in parts):
         return None
-    for frame in parts[-1].busiest(QUARTERS):
+    for frame in parts[-1].busiest(PARTS):
         shares = [one.share_where(partial(is_at, frame)) for one in parts]
         rest = [max(1.0 - share, 1.0 / one.samples) for share, one in zip(shares, parts, strict=True)]
-        jump = max(math.log(before / after) for before, after in pairwise(rest))
-        gradual = jump <= MOST * math.log(rest[0] / rest[-1]) if rest[0] > rest[-1] else False
-        if shares[0] and _in_order(shares) and rest[0] >= A_LITTLE * rest[-1] and gradual:
+        if shares[0] and grows([-math.log(one) for one in rest], math.log(A_LITTLE)):
             return (frame, [1.0 - one for one in rest]) if _keeps_its_parts(parts[0], parts[-1], frame) else None
     return None
 
 
 def _keeps_its_parts(first: Profile, last: Profile, without: Frame) -> bool:
     """True if the largest part of the rest has the same share of it as before: a part that shrinks makes all others grow."""
-    others = [one for one in first.busiest(QUARTERS) if (one.function, one.file) != (without.function, without.file)]
+    others = [one for one in first.busiest(PARTS) if (one.function, one.file) != (without.function, without.file)]
 
     def share(part: Profile, of: Frame) -> float:
         return part.share_where(partial(is_at, of)) / (1.0 - part.share_where(partial(is_at, without)))
 
     return all(share(first, one) < A_LITTLE * share(last, one) for one in others[:1])
-
-
-def _in_order(values: Sequence[float]) -> bool:
-    return len(values) > 1 and all(before < after for before, after in pairwise(values))
 
 
 def _in_model(frame: Frame, stack: Stack) -> bool:
@@ -443,20 +435,15 @@ def kept_graph(case: Case) -> Finding | None:
 
 
 def _grown(history: History, pid: int) -> float | None:
-    """By how many bytes a second its own memory grew, if it never fell meanwhile; else None."""
-    looks = history.series(ProcessUsage, pid, seconds=LATELY_SECONDS)
-    sizes = [(one.at, one.reading.resident_bytes) for one in looks]
-    if len(sizes) < FEW_TIMES or any(later < earlier for (_, earlier), (_, later) in pairwise(sizes)):
-        return None
-    (began, first), (ended, last) = sizes[0], sizes[-1]
-    rate = (last - first) / (ended - began)
-    return rate if last - first >= GROWS_BYTES and rate >= GROWS_BYTES_PER_SECOND else None
+    """By how many bytes a second its own memory grows all the time; None if it does not, or too slowly."""
+    rate = history.rate(ProcessUsage, pid, of=lambda usage: float(usage.resident_bytes), seconds=LATELY_SECONDS) or 0.0
+    growing = grows(sizes_of(history, pid, LATELY_SECONDS), GROWS_BYTES)
+    return rate if growing and rate >= GROWS_BYTES_PER_SECOND else None
 
 
 # How the pace of a run changes
 
-PARTS = 8  # and so many steps in each
-IN_ORDER = 0.85  # of the pairs of parts: the later one takes longer
+STRETCHES = 8  # of the run, and so many steps in each
 MOST_LINES = 20  # that are asked after
 FEW_STEPS = 12  # on each side of the change
 RATIO = 1.2
@@ -476,18 +463,13 @@ def growing(intervals: Sequence[float]) -> tuple[float, float] | None:
     Args:
         intervals: seconds, oldest first.
     """
-    length = len(intervals) // PARTS
-    if length < PARTS:
+    length = len(intervals) // STRETCHES
+    if length < STRETCHES:
         return None
-    newest = intervals[len(intervals) - PARTS * length :]
-    parts = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]
-    if min(parts) <= 0 or parts[-1] < A_LITTLE * parts[0]:
-        return None
-    ordered = [later > earlier for earlier, later in combinations(parts, 2)]
-    jump = max(math.log(later / earlier) for earlier, later in pairwise(parts))
-    if sum(ordered) < IN_ORDER * len(ordered) or jump > MOST * math.log(parts[-1] / parts[0]):
-        return None
-    return parts[0], parts[-1]
+    newest = intervals[len(intervals) - STRETCHES * length :]
+    medians = [median(newest[at : at + length]) or 0.0 for at in range(0, len(newest), length)]
+    steadily = min(medians) > 0 and grows([math.log(one) for one in medians], math.log(A_LITTLE))
+    return (medians[0], medians[-1]) if steadily else None
 
 
 def change_point(intervals: tuple[float, ...], each: float = 1.0) -> tuple[int, float, float] | None:

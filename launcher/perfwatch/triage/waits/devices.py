@@ -12,9 +12,11 @@ from perfwatch.text import duration
 from perfwatch.triage.cards.gpu import Regime, contradicted, kernels, polls, regimes, unseen
 from perfwatch.triage.cards.whose import cards_of, name_of, shared
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.flows import newest_flow
 from perfwatch.triage.moving.motion import Motion, motion, python_threads, stacks_of
+from perfwatch.triage.moving.thresholds import RUNS_SHARE
+from perfwatch.triage.moving.work import newest_flow
 from perfwatch.triage.roles.job import Job
+from perfwatch.triage.shares.thresholds import NEARLY_ALL
 from perfwatch.triage.waits.node import End, Found, Node, led_to, node_of, threads_of, waited_on, waits_forever
 from perfwatch.triage.waits.threads import in_native_code
 from perfwatch.triage.words.code import calling_line, names
@@ -24,11 +26,9 @@ from perfwatch_probes import readings as r
 
 AUTOGRAD_THREADS = "pt_autograd"  # how torch names the threads of its engine (torch/csrc/autograd/engine.cpp)
 BEGUN_SECONDS = 0.0005  # of run time: a thread of the engine has run for 0.1 ms before its first work (measured), for 2 ms after a step
-SPINS = 0.5  # of a core
 UNBROKEN_SECONDS = 3.0  # as long as a step may be late before it is missed
 MOSTLY = 0.6  # of the samples
 OTHER_PHASES = ("autotune", "compile", "import", "loader_wait")
-ONE_LINE = 0.9  # of the samples: a nonblocking dump tears about 3 %
 DEVICE_FILES = "/dev/nvidia"
 # The driver's own functions, where a thread stands in it; an NVMe disk's and those of NFS (``rpc_wait_bit_killable``) begin alike.
 DRIVER_WAITS = re.compile(r"^(nv(?!me)|_nv|uvm|os_acquire|rm_|rpc(?!_))")
@@ -101,7 +101,7 @@ def _on_device(history: History, node: Node) -> bool:
 def in_driver(history: History, node: Node) -> bool:
     """True if a thread is in an uninterruptible call into the driver, and has been for a while: any call is in state D for a moment."""
     ago, share = node.motion.ran_ago_seconds, node.motion.run_share or 0.0
-    lately = share > SPINS if ago is None else ago < STANDS_SECONDS
+    lately = share > RUNS_SHARE if ago is None else ago < STANDS_SECONDS
     if node.state != "D" or node.thread is None or lately:
         return False
     return _on_device(history, node) or bool(DRIVER_WAITS.search(node.thread.wchan or ""))
@@ -235,9 +235,9 @@ def unmonitored(history: History, pids: Iterable[int]) -> tuple[Missing, ...]:
 
 
 def _spins(state: str | None, moved: Motion) -> bool:
-    return moved.wanted_share > SPINS or (moved.run_share is None and state == "R")
+    return moved.wanted_share > RUNS_SHARE or (moved.run_share is None and state == "R")
 
 
 def _stays(node: Node) -> bool:
     """At one line; a thread without Python has none."""
-    return node.motion.samples == 0 or node.motion.steady_share >= ONE_LINE
+    return node.motion.samples == 0 or node.motion.steady_share >= NEARLY_ALL

@@ -11,6 +11,7 @@ from perfwatch.triage.moving.thresholds import SIGN_OF_LIFE, STIRS_SHARE, USAGE_
 from perfwatch.triage.moving.work import Work, work_of
 from perfwatch.triage.patience import temporal
 from perfwatch.triage.roles.job import Member
+from perfwatch.triage.shares.thresholds import MOST, SEVERAL_TIMES
 from perfwatch.triage.waits.chain import Chain
 from perfwatch.triage.waits.node import silence
 from perfwatch.verdict import Evidence
@@ -18,8 +19,6 @@ from perfwatch_probes.readings import Process, ProcessUsage
 
 NAPS = "sleep"  # the program by which a script rests
 BRIEF_SECONDS = 5.0  # of age: an older one that is no nap has something to do of its own
-ENOUGH_SEEN = 5  # brief programs, in looks a second apart
-MOSTLY = 0.7  # of those: between two tries of a service it sleeps longer than it tries
 SEEN_SECONDS = 60.0
 
 
@@ -47,7 +46,7 @@ def at_rest(case: Case, chain: Chain, child: Member) -> Rest | None:
 def polls_by_programs(case: Case, child: Member) -> bool:
     """True if a script does nothing but start brief programs, most of which are sleeps."""
     names = _programs(case, child)
-    return len(names) >= ENOUGH_SEEN and names.count(NAPS) >= MOSTLY * len(names)
+    return len(names) >= SEVERAL_TIMES and names.count(NAPS) >= MOST * len(names)
 
 
 def _alive(case: Case, child: Member) -> list[Member]:

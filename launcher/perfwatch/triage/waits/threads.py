@@ -7,7 +7,6 @@ Python does not know, and those for a process far away. That such a wait lasts s
 from collections.abc import Iterable
 
 from perfwatch.triage.history import History
-from perfwatch.triage.moving.loops import TELLS
 from perfwatch.triage.moving.motion import (
     GIL_SWITCHES_PER_SECOND,
     WINDOW_SECONDS,
@@ -19,6 +18,7 @@ from perfwatch.triage.moving.work import waited_on
 from perfwatch.triage.roles.job import GROUP_THREADS, Job
 from perfwatch.triage.shares.own_work import takes_a_lock
 from perfwatch.triage.waits.node import (
+    ENDLESS_SECONDS,
     NATIVE_WAIT,
     End,
     Found,
@@ -33,7 +33,7 @@ from perfwatch.triage.waits.node import (
     threads_of,
     waits_forever,
 )
-from perfwatch.triage.words.code import line_of, lock_taken, names
+from perfwatch.triage.words.code import TELLS, line_of, lock_taken, names
 from perfwatch.triage.words.frames import (
     any_tag,
     inner_frames,
@@ -349,7 +349,6 @@ HELD_BY = ", held by thread "
 CALLBACK = "callback"  # of a collective: how far that has come is up to the other ranks
 OTHERS_MOVE = "other processes that may hold it move"
 OUTSIDE_HELD = "a process outside of the job may hold it"  # it is shared, and nobody of the job has it besides
-LONG_SLEEP_SECONDS = 60.0  # a thread that sleeps longer than this has not returned to release a lock in time
 BEFORE_SECONDS = 30.0  # a thread that fell silent so much earlier than the one that waits was idle anyway
 LEADING_TAGS = (
     "loader_wait pool_wait futures_wait thread_join mp_join spawn_join child_wait collective rendezvous file_lock prompt"
@@ -537,7 +536,7 @@ def _leads_on(node: Node) -> bool:
     wait = node.wait
     if wait is None or wait.kind in ("futex", "poll", "other", "accept"):
         return False
-    return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > LONG_SLEEP_SECONDS
+    return wait.kind != "sleep" or (wait.remaining_seconds or 0.0) > ENDLESS_SECONDS
 
 
 def nearest(history: History, node: Node, others: list[Node]) -> list[Node]:

@@ -26,6 +26,9 @@ _BESIDE_A_LOOK = frozenset(
 # Calls that take a lock, or fail because the lock's file or folder is there already.
 _LOCK_CALLS = frozenset("flock lockf fcntl O_EXCL mkdir makedirs symlink link touch".split())
 _EXCLUSIVE_OPEN = "os.open"  # open() of a file to read it is no sign; os.open in a loop that sleeps is made for O_EXCL
+TELLS = frozenset(
+    "print info debug warning log strftime now format str int float round getpid".split()
+)  # how it is going
 TRAINS = frozenset({"backward", "step"})  # all of them are called in a loop that trains
 STEPPED = re.compile(r"opt|adam|sgd|solver", re.IGNORECASE)  # what is stepped: no scheduler, environment or profiler
 CONNECTING = frozenset("connect create_connection urlopen urlretrieve request recv fetch download".split())
