@@ -528,6 +528,7 @@ SERVES: Frames = (  # torch 2.13
     MODULE,
 )
 REMOTE_CALLS_ASKS: Frames = (Frame("rpc_sync", API, 816), Frame("grade", TRAIN, 30), MODULE)
+ASKS_FOR_ALL: Frames = (Frame("wait_all", TORCH + "futures/__init__.py", 338), Frame("grade", TRAIN, 30), MODULE)
 RUNS = Frame("_run_function", TORCH + "distributed/rpc/internal.py", 209)
 GRADES: Frames = (Frame("grade", TRAIN, 50), RUNS)
 KEEPS: Frames = (Frame("keep_alive", TRAIN, 60), RUNS)
@@ -536,10 +537,10 @@ CALLER, REMOTE_CALLS_SERVER = FIRST, FIRST + 1
 REMOTE_CALLS_UNTIL = STOPPED + 20.0
 
 
-def told(**since: float) -> Verdict:
+def told(asks: Frames = REMOTE_CALLS_ASKS, **since: float) -> Verdict:
     """A caller that waits since STOPPED, and threads of the server that execute one call each, asleep since then."""
     history: History = job(2, trained=False)
-    stands(history, CALLER, REMOTE_CALLS_ASKS, FOR_EVER, REMOTE_CALLS_UNTIL)
+    stands(history, CALLER, asks, FOR_EVER, REMOTE_CALLS_UNTIL)
     stands(history, REMOTE_CALLS_SERVER, SERVES, FOR_EVER, REMOTE_CALLS_UNTIL, since=STOPPED - 50.0)
     for number, (name, began) in enumerate(since.items()):
         frames = {"grades": GRADES, "keeps": KEEPS}[name]
@@ -555,9 +556,10 @@ def told(**since: float) -> Verdict:
     return judged(history, REMOTE_CALLS_UNTIL)
 
 
-def test_the_call_that_sleeps_is_blamed_in_the_rank_that_executes_it() -> None:
-    """The caller waits for nothing else."""
-    verdict = told(grades=STOPPED + 0.1)
+@pytest.mark.parametrize("asks", [REMOTE_CALLS_ASKS, ASKS_FOR_ALL])
+def test_the_call_that_sleeps_is_blamed_in_the_rank_that_executes_it(asks: Frames) -> None:
+    """The caller waits for nothing else: for one call, or for several that it has begun."""
+    verdict = told(asks, grades=STOPPED + 0.1)
 
     assert (verdict.state, verdict.cause) == ("hung", "endless_python")
     assert [(one.rank, one.frame) for one in verdict.culprits] == [(1, "grade (train.py:50)")]

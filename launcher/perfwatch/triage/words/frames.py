@@ -89,6 +89,7 @@ collective      torch/nn/parallel/distributed\.py  _sync_buffers _sync_module_st
 rpc_shutdown    torch/distributed/rpc/api\.py  shutdown  # serves the others until all have come to it
 rpc_call        torch/distributed/rpc/internal\.py  _run_function  # of another rank, in a thread of torch's
 rpc_wait        torch/distributed/rpc/api\.py  rpc_sync
+rpc_wait        torch/futures/__init__\.py  wait_all  # of calls that were begun by rpc_async
 rendezvous      torch/distributed/rendezvous\.py  *
 rendezvous      torch/distributed/elastic/rendezvous/.*\.py  *
 rendezvous      torch/distributed/distributed_c10d\.py  init_process_group _new_process_group_helper _store_based_barrier new_group
