@@ -22,6 +22,9 @@ WAITS = (
     "cuStreamSynchronize",
     "cuCtxSynchronize",
 )
+LAUNCHES = frozenset(
+    "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipLaunchKernel".split()
+)
 # Waits by the frames that they show in Python, and what the thread does there. The outer call counts: a queue waits with a lock.
 BLOCKED = {
     "waits for a subprocess": re.compile(

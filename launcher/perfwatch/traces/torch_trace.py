@@ -15,6 +15,7 @@ from perfwatch.traces.torch_device import PAGEABLE, Device, Work
 from perfwatch.traces.torch_events import Event, events
 from perfwatch.traces.torch_host import (
     BLOCKED,
+    LAUNCHES,
     MATH_ATTENTION,
     STEP,
     WAITS,
@@ -30,9 +31,6 @@ from perfwatch_probes.readings import HostShare, SyncPoint, TorchTrace
 
 DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALL_KINDS = {"cuda_runtime", "cuda_driver"}
-LAUNCHES = frozenset(
-    "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipLaunchKernel".split()
-)
 MODULE = "nn.Module: "
 MOST_LISTED = 12
 MICROSECONDS = 1e6
