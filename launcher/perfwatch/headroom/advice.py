@@ -58,13 +58,16 @@ class Roof(msgspec.Struct, frozen=True):
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """Why the run is slow, as triage judges it. ``share``: of the time, that the cause takes; ``times``: what fixing it brings."""
+    """Why the run is slow, as triage judges it.
+
+    ``share``: of the time, that triage attributes to the cause; ``times``: how many times as fast a step is without it; None: unknown.
+    """
 
     cause: str
     summary: str
     confidence: float
-    share: float
-    times: tuple[float, float]
+    share: float | None
+    times: tuple[float, float] | None
     next: tuple[str, ...]
 
 

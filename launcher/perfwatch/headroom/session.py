@@ -37,6 +37,7 @@ FROM_FINDINGS: Mapping[str, tuple[str, float, float]] = {
 }
 OF_ITS_SHARE = (0.5, 1.0)  # what fixing any other cause saves of the time that it takes
 MOST_LOST = 0.95
+BEHIND_OTHERS = 1.0  # the share of a cause that comes before all others, whatever it takes
 GOES_ON = ("slow", "healthy")
 WARM_UP_STEPS = 10
 TRACE = "perfwatch capture torch --steps 5 --shapes --stacks"
@@ -65,7 +66,7 @@ def of_session(
             levers = tuple(_with_workers(one, case) for one in found.levers)
             return structs.replace(found, levers=levers, slow=_slow(case, verdict))
         except TraceUnreadable as error:
-            unread.append(error.message)
+            unread.append(error.message.replace(str(path), path.name))
     return of_counters(case, verdict, str(folder), usual, tuple(unread))
 
 
@@ -145,17 +146,12 @@ def _standing(verdict: Verdict) -> tuple[str, ...]:
 def _slow(case: Case, verdict: Verdict) -> Slow | None:
     """The cause of a slow run, and how many times as fast a step would be without it."""
     found = _finding(case, verdict.cause) if verdict.state == "slow" and verdict.cause is not None else None
-    if found is None or not found.lost_share:
+    if found is None:
         return None
     _, *saved = FROM_FINDINGS.get(found.cause, ("", *OF_ITS_SHARE))
-    return Slow(
-        found.cause,
-        verdict.summary,
-        verdict.confidence,
-        found.lost_share,
-        _times(found.lost_share, *saved),
-        verdict.next,
-    )
+    share = found.lost_share if found.lost_share != BEHIND_OTHERS else None
+    times = _times(share, *saved) if share else None
+    return Slow(found.cause, verdict.summary, verdict.confidence, share, times, verdict.next)
 
 
 def _finding(case: Case, cause: str) -> Finding | None:

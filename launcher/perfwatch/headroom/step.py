@@ -409,15 +409,15 @@ def read(path: Path, usual_seconds: float | None = None) -> Steps:
 
 def _without_kernels(steps: Steps, path: Path) -> TraceUnreadable:
     """Why a trace tells nothing of a card."""
-    again = "perfwatch capture torch --steps 5 --stacks --shapes"
     if not steps.operations:
         return TraceUnreadable(
-            f"{path}: nothing of torch ran in this window", f"take one while the job trains: {again}"
+            f"{path}: no operation of torch ran in this window: the job waited all of it, or does not train",
+            "take a longer one: perfwatch capture torch --seconds 10 --stacks --shapes",
         )
     if any(name in LAUNCHES for thread in steps.threads.values() for _, _, name in thread.calls):
-        why = "kernels were launched and none ran in this window: the host is further ahead of its GPU than that"
         return TraceUnreadable(
-            f"{path}: {why}", "take a longer one: perfwatch capture torch --seconds 5 --stacks --shapes"
+            f"{path}: kernels were launched and none ran in this window: the host is further ahead of its GPU than that",
+            "take a longer one: perfwatch capture torch --seconds 5 --stacks --shapes",
         )
     return TraceUnreadable(
         f"{path}: the job ran {len(steps.operations):,} operations on the CPU in this window and used no GPU: headroom judges "

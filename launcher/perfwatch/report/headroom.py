@@ -98,11 +98,12 @@ class HeadroomReport:
         """The cause of a slow run comes first: no lever helps as long as it takes the time."""
         if (slow := self.headroom.slow) is None:
             return
-        low, high = map(times_text, slow.times)
         sure = confidence_word(slow.confidence)
         yield Text.assemble(("SLOW", STYLES["slow"]), (f"  {slow.cause}", "bold"), f"  (confidence: {sure})")
         yield Text(clean(slow.summary), overflow="fold")
-        yield Text(f"   fixing it: a step {low} to {high} as fast (it takes {slow.share:.0%} of the time)")
+        if slow.times is not None:
+            low, high = map(times_text, slow.times)
+            yield Text(f"   fixing it: a step {low} to {high} as fast")
         for text in slow.next[:MOST_NEXT]:
             yield Text(f"   next: {clean(text)}", overflow="fold")
 
