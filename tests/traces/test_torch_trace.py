@@ -217,7 +217,8 @@ def test_wait_within_a_step_is_not_the_forward_pass(tmp_path: Path) -> None:
     assert unknown.phases["backward"] == known.phases["backward"] == pytest.approx(50e-6)
     assert unknown.phases["outside"] == pytest.approx(620e-6)
     assert (known.phases["waits for a lock"], known.phases["waits for a queue"]) == pytest.approx((340e-6, 100e-6))
-    assert [(one.name, one.seconds) for one in known.outside_frames] == [("train.py(66): main", pytest.approx(620e-6))]
+    assert [one.name for one in known.outside_frames] == ["train.py(66): main"]
+    assert known.outside_frames[0].seconds == pytest.approx(620e-6)
     said = "\n".join(summary([known]))
     assert "waits for a lock 42%" in said
     assert "mostly at train.py(66): main" in said

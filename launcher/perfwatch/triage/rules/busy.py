@@ -227,7 +227,7 @@ def _slowest_environment(
 
 COMPUTES = COMPUTING_ON_HOST.line("""
     {what}[: {text}]
-    - saw thread: computes | {runs:.0%} of a core in the thread, {cpu:.1f} cores in the process | 0 would mean a hang
+    - saw thread: computes | {runs:.0%} of a core in the thread, {cpu:.1f} cores in the process | 0 in a hang
     - saw gil: has released the GIL | {owner} | an owner would block others
 """)
 
@@ -332,7 +332,7 @@ def gathering(case: Case) -> Finding | None:
 LEAST_BYTES = 512
 ARRIVES = DOWNLOADING.line("""
     a download is running[ at {line}]: {kib:,.0f} KiB arrived while perfwatch watched
-    - saw socket: bytes arrive | {arrived:,} bytes | 0 would mean a hang
+    - saw socket: bytes arrive | {arrived:,} bytes | 0 in a hang
     - saw stack: waits for the network | [{line}] | training code
 """)
 Files = frozenset[tuple[int, int]]
@@ -425,7 +425,7 @@ def through_data(case: Case, cause: Cause) -> Iterator[Finding]:
         doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
         line = cause.line("""
             the training thread {through}: {doing}
-            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 would mean a hang
+            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 in a hang
             - saw stack of pid {waiting}: makes no step | for {lasts:time} | a step
             - next: perfwatch attach {waiting} --watch
         """)

@@ -360,7 +360,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     sure = Level.HIGH if moves and not in_call and not may and chain.start.stack is not None else Level.MEDIUM
     facts = Facts(
         waits=_waits_for(chain, resource),
-        does="may release it, and is working" if may else "works for it",
+        does="may release it, and is working" if may else "is working on it",
         doing=used.said if used is measured or not fate.why else fate.why,
         at=show(chain.start.frame),
         ago=chain.start.motion.ran_ago_seconds or 0.0,
