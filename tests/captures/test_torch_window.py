@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.capture import Request, Subject
+from perfwatch.captures.capture import Request, Scene, Subject
 from perfwatch.captures.kineto_link import Asking, check
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_profiler import unequal
 from perfwatch.captures.torch_window import TorchWindow
-from perfwatch.errors import CaptureFailed
+from perfwatch.errors import CaptureFailed, CaptureUnavailable
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.readings import TorchTrace
 from tests.captures.stages import scene, subject
