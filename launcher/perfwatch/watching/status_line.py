@@ -73,7 +73,7 @@ def leaning(verdict: Verdict | None, decides_in_seconds: float | None) -> str:
         return "nothing is known yet"
     suspect = verdict.suspect
     if suspect is not None and suspect.decides_in_seconds > 0:
-        unless = "nothing moves" if suspect.state == "hung" else "this goes on"
+        unless = "nothing moves" if suspect.state == "hung" else "nothing changes"
         return f"{suspect.state} ({suspect.cause}) in {duration(suspect.decides_in_seconds)} if {unless}"
     soon = (
         f"decides in {duration(decides_in_seconds)}; "

@@ -374,7 +374,7 @@ LOCKED = CONTENDED_LOCK.line("""
     it took the lock at {taken}]
     - saw stack: waits for a lock | {lost:.0%} of {seen.samples} samples | below 2 %
     - saw stack of pid {pid} thread {node.tid} if path: holds the lock | {path} | releases it first
-    - saw thread of pid {pid} thread {tid}: gets the lock and goes on | {moved.times} times | a hang never does
+    - saw thread of pid {pid} thread {tid}: gets the lock and continues | {moved.times} times | a hang never does
     - saw thread of pid {pid} thread {node.tid} if works: runs meanwhile | {runs:.0%} of a core
     - saw source of pid {pid} thread {node.tid} if rests: rests where a lock of that name is held | at {owner} | lets go first
     - not deadlocked_locks: it runs again and again
