@@ -42,7 +42,7 @@ def said(state: str, cause: str | None, suspect: Suspect | None = None, frame: s
             said("slow", "contended_cpu"),
             said("busy", "computing_on_host"),
             "retraction",
-            "contended_cpu is not seen any more: it is busy",
+            "contended_cpu is over: it is busy",
         ),
     ],
 )
@@ -222,7 +222,7 @@ def test_slowness_that_a_long_phase_follows_is_taken_back_with_how_long_no_step_
     teller.tell(said("slow", "contended_cpu"), 10.0)
     teller.tell(said("busy", "computing_on_host"), 70.0, late_seconds=62.0)
 
-    assert told[-1].text == "contended_cpu is not seen any more: no step for 62 s; it is busy"
+    assert told[-1].text == "contended_cpu is over: no step for 62 s; it is busy"
 
 
 def test_a_verdict_says_which_cause_it_replaces() -> None:

@@ -7,7 +7,7 @@ PerfwatchError                    1  something inside perfwatch failed
 ├── SessionUnreadable             2  a session folder that cannot be read (missing, torn, newer)
 ├── SessionUnwritable             2  no local disk takes the recording
 ├── TraceUnreadable               2  a trace or report of a profiler that is cut, hostile, or of another kind
-├── CaptureUnavailable           61  that profiler is not there, or the job was not started for it
+├── CaptureUnavailable           61  that profiler is not there, or the job is not armed
 ├── CaptureRefused               62  a guard rail says no: it could harm the job or another profiler now
 ├── CaptureFailed                63  the window was tried and brought nothing; the job goes on
 ├── OutputUnwritable             74  stdout takes nothing, as on a full disk
@@ -86,7 +86,7 @@ def no_file(path: Path, advice: str) -> TraceUnreadable:
 
 
 class CaptureUnavailable(PerfwatchError):
-    """That profiler is not there, or the job was not started for it."""
+    """That profiler is not there, or the job is not armed."""
 
     exit_code = 61
 

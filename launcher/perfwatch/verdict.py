@@ -23,6 +23,7 @@ OF_THE_LIVING = (
     "perfwatch doctor",
     "perfwatch ps",
 )  # next steps, of a job that runs
+TO_APPEAR = " to appear"  # of a file for which a loop polls
 NAPS = "the end of short sleeps"  # ... again and again
 
 
@@ -306,6 +307,8 @@ def doing(awaited: str, *, many: bool = False) -> str:
         return f"{sleeps} repeatedly{awaited.removeprefix(NAPS)}"
     if awaited.startswith(SLEEP):
         return sleeps + awaited.removeprefix(SLEEP).replace(SLEEP_LEFT, " for another ", 1)
+    if awaited.endswith(TO_APPEAR):
+        return f"{'poll' if many else 'polls'} for {awaited.removesuffix(TO_APPEAR)}"
     return runs if awaited == IT_RUNS else f"{waits} for {awaited}"
 
 

@@ -52,7 +52,11 @@ class TorchTrace(Reading, frozen=True, kw_only=True):
     window_seconds: float
     steps: int = 0  # optimizer steps that ended in the window
     step_seconds: float | None = None
-    phases: dict[str, float] = {}  # data, forward, backward, optimizer, other: seconds of an average step, on the host
+    # Seconds of an average step on the host: data, forward, backward, optimizer, outside (in no operation of torch), waits by name.
+    phases: dict[str, float] = {}
+    outside_frames: tuple[
+        HostShare, ...
+    ] = ()  # of the program, between the steps' operations and in waits (with stacks)
     gpu_busy_share: float | None = None  # from the first kernel on that was launched in the window
     gpu_busy_seconds: float | None = None
     families: dict[str, float] = {}  # share of the card's busy time

@@ -76,8 +76,11 @@ NATIVE = Request(kind="stacks", options={"native": "yes"})
 @pytest.mark.parametrize("state", ["", "healthy", "slow", "busy", "inconclusive"])
 def test_native_frames_are_for_a_confirmed_hang_alone(state: str) -> None:
     """A suspicion is not enough: the pause would fall on a job that may be well."""
-    with pytest.raises(CaptureRefused, match="for a confirmed hang alone"):
+    with pytest.raises(CaptureRefused, match="for a confirmed hang alone; a hang is suspected"):
         stacks.available(NATIVE, scene(state=state, suspected="hung"))
+    seen = "seen: the job is" if state not in ("", "inconclusive") else "confirmed"
+    with pytest.raises(CaptureRefused, match=f"for a confirmed hang alone; no hang is {seen}"):
+        stacks.available(NATIVE, scene(state=state))
 
 
 def test_native_frames_are_for_named_ranks(tmp_path: Path) -> None:

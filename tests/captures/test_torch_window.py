@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfwatch.captures.capture import Request, Subject
-from perfwatch.captures.kineto_link import Asking
+from perfwatch.captures.capture import Request, Scene, Subject
+from perfwatch.captures.kineto_link import Asking, check
 from perfwatch.captures.torch_files import TraceFolder
 from perfwatch.captures.torch_profiler import unequal
 from perfwatch.captures.torch_window import TorchWindow
-from perfwatch.errors import CaptureFailed
+from perfwatch.errors import CaptureFailed, CaptureUnavailable
 from perfwatch_probes.agent_folder import AgentFolder
 from perfwatch_probes.readings import TorchTrace
 from tests.captures.stages import scene, subject
@@ -140,3 +140,17 @@ def test_ranks_whose_windows_ended_late_are_told() -> None:
 def test_nothing_is_said_where_traces_are_alike(steps: tuple[int, ...], asked: int | None) -> None:
     """As many in each, one rank alone, a window of time; too few is another matter."""
     assert unequal(traces(*steps), asked) == []
+
+
+def test_a_job_that_is_not_armed_is_told_what_arms_it_on_this_machine(tmp_path: Path) -> None:
+    """Without a GPU either way does; with one the agent arms it later, for CUDA must not begin at the import of torch."""
+    (tmp_path / "700").mkdir()
+    (tmp_path / "700" / "environ").write_bytes(b"HOME=/root\0")
+    bare = Scene(subjects=(Subject(700, 1, rank=0),), proc=tmp_path)
+    with pytest.raises(CaptureUnavailable) as without:
+        check(bare, bare.subjects, drivers=())
+    with pytest.raises(CaptureUnavailable) as with_one:
+        check(bare, bare.subjects, drivers=(tmp_path,))
+
+    assert "GPU" not in without.value.advice
+    assert "perfwatch run -- COMMAND, without --no-agent" in with_one.value.advice

@@ -109,7 +109,7 @@ def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
 
     assert ended.returncode == EXIT_CODES["crashed"]
     assert ended.stdout.splitlines()[3].startswith("GONE  crashed")
-    assert "while it lived (after" in ended.stdout
+    assert "last verdict before it ended (after" in ended.stdout
     assert json.loads(replay(crashed, "--json").stdout)["cause"] == "crashed"
     assert json.loads(before.stdout)["state"] != "gone"
 

@@ -113,8 +113,8 @@ def test_a_crash_is_handed_over_as_one(form: str, tmp_path: Path) -> None:
         document = json.loads(made)
         assert (document["verdict"]["cause"], document["lived"]["state"]) == ("crashed", "inconclusive")
     else:
-        assert "while it lived (after" in made
-        assert made.index("crashed") < made.index("while it lived")
+        assert "last verdict before it ended (after" in made
+        assert made.index("crashed") < made.index("last verdict before it ended")
 
 
 def test_an_unknown_form_is_answered_with_all_of_them(tmp_path: Path) -> None:

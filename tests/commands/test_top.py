@@ -236,6 +236,16 @@ def test_the_patience_of_a_suspicion_runs_out_before_ones_eyes(tmp_path: Path) -
     assert re.search(r"suspected hung \(blocked_rendezvous\) \S+ +silent 14 s, decides in 46 s", screen)
 
 
+def test_a_thread_that_is_the_culprit_has_a_row_and_the_next_step_is_told_once(tmp_path: Path) -> None:
+    """Below its rank, with the line that it is at; what to do stands below the evidence where the line is too short for it."""
+    folder = session_of(RECORDINGS / "contended_lock" / "fires" / "holder_rests", tmp_path)
+    wide, narrow = shown(folder, 120, 40), shown(folder, 80, 40)
+
+    assert re.search(r"thread board +23497 +\S +send \(ochre.py:19\)", wide)
+    assert wide.count("do the slow part outside of the lock") == 1
+    assert narrow.count("do the slow part outside of the lock") == 1
+
+
 @with_tmux
 @needs_root()
 def test_the_session_of_another_user_is_shown_and_left_alone(tmp_path: Path, session: Path) -> None:

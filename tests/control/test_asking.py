@@ -70,13 +70,13 @@ def asked(control: Path, tell: Callable[[str], None] = lambda text: None) -> str
     return capture_watched(control, Request(kind="torch"), tell, clock, clock.wait).summary
 
 
-def test_a_capture_is_waited_for_and_what_it_does_is_told_once(tmp_path: Path) -> None:
-    """However often it is asked meanwhile."""
+def test_a_capture_is_waited_for_and_what_it_does_is_told(tmp_path: Path) -> None:
+    """Once, and again with how long that takes where it takes long."""
     told: list[str] = []
     with watcher(tmp_path / "control", BEGUN, *2 * [{"ok": True, "said": "tracing"}], DONE):
         summary = asked(tmp_path / "control", told.append)
 
-    assert (summary, told) == ("a window of 1.2 s", ["tracing"])
+    assert (summary, told) == ("a window of 1.2 s", ["tracing", "tracing, for 50 s so far"])
 
 
 def test_a_watcher_that_knows_nothing_of_the_capture_is_not_waited_for(tmp_path: Path) -> None:

@@ -438,15 +438,19 @@ def test_a_lever_is_proposed_for_its_own_evidence_and_not_for_what_looks_like_it
 
 
 def test_the_command_prints_one_object_or_one_sentence(tmp_path: Path) -> None:
-    """Of a trace without a kernel it says what to do instead."""
+    """Of a trace without a kernel it says why there is none, and what to do instead."""
     good = write(tmp_path / "a.json.gz", [*product(100, 900, 1), step(901, 905)], [H200])
     empty = write(tmp_path / "b.json.gz", [step(901, 905)])
-    found, refused = perfwatch("headroom", str(good), "--json"), perfwatch("headroom", str(empty))
+    on_cpu = write(tmp_path / "c.json.gz", [span("cpu_op", "aten::mm", 100, 900), step(901, 905)])
+    found = perfwatch("headroom", str(good), "--json")
+    nothing, no_gpu = perfwatch("headroom", str(empty)), perfwatch("headroom", str(on_cpu))
 
     assert json.loads(found.stdout)["schema"] == "perfwatch.headroom/1"
-    assert refused.returncode == 2
-    assert "no kernel ran in this trace" in refused.stderr
-    assert "perfwatch capture torch" in refused.stderr
+    assert (nothing.returncode, no_gpu.returncode) == (2, 2)
+    assert "no operation of torch ran in this window" in nothing.stderr
+    assert "perfwatch capture torch" in nothing.stderr
+    assert "1 operations on the CPU in this window and used no GPU" in no_gpu.stderr
+    assert "perfwatch capture" not in no_gpu.stderr
 
 
 # Three steps each on an H200 (torch 2.11), cut by scripts/trim_trace.py, with the usual step and what the levers brought: pairs of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perfwatch.errors import TraceUnreadable
 from perfwatch.traces.intervals import length, overlap, union, without
 from perfwatch.traces.torch_events import events
-from perfwatch.traces.torch_host import innermost, is_user
+from perfwatch.traces.torch_host import Thread, innermost, is_user
 from perfwatch.traces.torch_summary import summary
 from perfwatch.traces.torch_trace import read
 from perfwatch_probes.readings import TorchTrace
@@ -191,8 +191,55 @@ def test_phases_of_a_step_fill_it(tmp_path: Path) -> None:
 
     assert trace.step_seconds == pytest.approx(800e-6)
     assert trace.phases == pytest.approx(
-        {"data": 100e-6, "forward": 200e-6, "backward": 280e-6, "optimizer": 100e-6, "other": 120e-6}
+        {"data": 100e-6, "forward": 180e-6, "backward": 280e-6, "optimizer": 100e-6, "outside": 140e-6}
     )
+
+
+def test_wait_within_a_step_is_not_the_forward_pass(tmp_path: Path) -> None:
+    """Between the operations of a forward pass and between two backward passes; named where there are stacks, with the line."""
+    bounds = [step(100), step(900, 800)]
+    ran = [
+        span("cpu_op", "aten::linear", 100, 110),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 110, 130),
+        span("cpu_op", "aten::linear", 600, 620),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 620, 650),
+    ]
+    frames = [
+        span("python_function", "train.py(66): main", 0, 1000),
+        span("python_function", "queue.py(154): get", 130, 230),
+        span("python_function", "<built-in method acquire of _thread.lock object at 0x7f9c>", 140, 220),
+        span("python_function", "logging/__init__.py(922): acquire", 230, 590),
+        span("python_function", "<built-in method acquire of _thread.RLock object at 0x7f9c>", 240, 580),
+    ]
+    known, unknown = folded(tmp_path, *bounds, *ran, *frames), folded(tmp_path, *bounds, *ran)
+
+    assert unknown.phases["forward"] == known.phases["forward"] == pytest.approx(30e-6)
+    assert unknown.phases["backward"] == known.phases["backward"] == pytest.approx(50e-6)
+    assert unknown.phases["outside"] == pytest.approx(620e-6)
+    assert (known.phases["waits for a lock"], known.phases["waits for a queue"]) == pytest.approx((340e-6, 100e-6))
+    assert [one.name for one in known.outside_frames] == ["train.py(66): main"]
+    assert known.outside_frames[0].seconds == pytest.approx(620e-6)
+    said = "\n".join(summary([known]))
+    assert "waits for a lock 42%" in said
+    assert "mostly at train.py(66): main" in said
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        ("<built-in function sleep>", "is in time.sleep()"),
+        ("<built-in method recv_into of _socket.socket object at 0x7f>", "waits for a socket"),
+        ("<built-in method poll of select.poll object at 0x7f>", "waits for a socket"),
+        ("subprocess.py(1259): wait", "waits for a subprocess"),
+        ("<built-in method get of _queue.SimpleQueue object at 0x7f>", "waits for a queue"),
+        ("multiprocessing/queues.py(96): get", "waits for a queue"),
+        ("<built-in method get of dict object at 0x7f>", None),
+        ("my/queues.py(3): get", None),
+    ],
+)
+def test_wait_is_named_by_its_frame(frame: str, kind: str | None) -> None:
+    """A call of Python that waits, by its name in a trace with stacks."""
+    assert list(Thread(frames=[(0.0, 1.0, frame)]).blocked) == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,17 @@ from tests.training import BACKWARD, FORWARD, OPTIMIZER, PID, TRAIN, Training
 
 CASES = RECORDINGS / "contended_lock" / "fires"
 RESTS = CASES / "holder_rests"
+LOGGING = "/usr/lib/python3.11/logging/__init__.py"
+ROTATES = (
+    Frame("LZMAFile.close", "/usr/lib/python3.11/lzma.py", 147),
+    Frame("pack", "/home/user/logs.py", 16),
+    Frame("RotatingFileHandler.doRollover", "/usr/lib/python3.11/logging/handlers.py", 179),
+    Frame("BaseRotatingHandler.emit", "/usr/lib/python3.11/logging/handlers.py", 74),
+    Frame("Handler.handle", LOGGING, 978),
+    Frame("Logger.debug", LOGGING, 1477),
+    Frame("telemetry", "/home/user/logs.py", 41),
+    Frame("Thread.run", "/usr/lib/python3.11/threading.py", 982),
+)
 PREFETCH, DECODE = 9001, 9002
 DECODES = (Frame("decode", "/home/user/prefetch.py", 8), Frame("run", "/usr/lib/python3.11/threading.py", 982))
 
@@ -156,3 +167,33 @@ def test_what_a_loop_tries_and_its_rest_when_that_fails_are_one_wait() -> None:
 
     assert (verdict.state, verdict.cause) == ("slow", "contended_lock")
     assert verdict.culprits[0].frame == "merge (train.py:40)"
+
+
+def test_a_lock_that_a_library_takes_is_named_with_the_programs_line_and_the_way_to_the_slow_one() -> None:
+    """A log handler whose rollover compresses under its lock: the line that logs is the culprit, and the advice is one for handlers."""
+    case = CASES / "log_handler"
+    recording = load_case(case)
+    own = {one.reading.pid for one in recording.records if isinstance(one.reading, Stack)}
+
+    def rotates(record: Record) -> Record:
+        if not isinstance(record.reading, Stack) or record.reading.tid in own:
+            return record
+        return structs.replace(record, reading=structs.replace(record.reading, frames=ROTATES))
+
+    verdict = diagnose(replace(recording, records=tuple(map(rotates, recording.records))), expected_of(case).at)
+
+    assert "for a logging handler's lock while thread log-mirror works at pack (logs.py:16)" in verdict.summary
+    assert verdict.summary.endswith("it took the lock at telemetry (logs.py:41)")
+    assert [one.frame for one in verdict.culprits] == ["telemetry (logs.py:41)"]
+    way = "telemetry (logs.py:41) > Handler.handle > BaseRotatingHandler.emit > RotatingFileHandler.doRollover > pack (logs.py:16)"
+    assert way in [one.observed for one in verdict.evidence]
+    assert "QueueHandler" in verdict.next[0]
+
+
+def test_a_lock_of_the_program_is_named_and_so_is_the_line_that_took_it() -> None:
+    """The culprit stays the slow line, which stands under the lock."""
+    verdict = told(RESTS)
+
+    assert "for the lock 'lock' while thread board rests at send (ochre.py:19)" in verdict.summary
+    assert verdict.summary.endswith("it took the lock at publish (ochre.py:16)")
+    assert [one.frame for one in verdict.culprits] == ["send (ochre.py:19)"]

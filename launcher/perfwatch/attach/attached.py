@@ -13,7 +13,7 @@ import msgspec
 from perfwatch import __version__
 from perfwatch.captures.capture import Outcome, Request, Scene
 from perfwatch.captures.scene import scene_of
-from perfwatch.captures.telling import headline
+from perfwatch.captures.telling import Progress, headline
 from perfwatch.errors import CaptureFailed, NoSuchTarget
 from perfwatch.exporters.exporters import Open, Outlet, Outlets
 from perfwatch.hang_timeout import HANG_TIMEOUT_SECONDS
@@ -266,7 +266,7 @@ class Attached:
         return self._final(self._lately(stream))
 
     def capture(self, request: Request, stream: IO[str]) -> Outcome:
-        """Make a capture of this job; who leaves ends it. A terminal ``stream`` shows what goes on.
+        """Make a capture of this job; who leaves ends it. ``stream`` shows what goes on.
 
         Raises NoSuchTarget if the job has ended.
         """
@@ -279,7 +279,7 @@ class Attached:
         done: list[Outcome] = []
         captures = Capturing(self.folder, lambda: scene, lambda _, outcome: done.append(outcome))
         captures.begin(request)
-        said = ""
+        progress = Progress(lambda text: say(stream, text))
         while not done:
             if self.leaving.wait(CAPTURE_TURN_SECONDS):
                 captures.close()
@@ -287,9 +287,7 @@ class Attached:
                     kind=request.kind, error="interrupted before it was done", exit_code=CaptureFailed.exit_code
                 )
             captures.serve()
-            if captures.said and captures.said != said and stream.isatty():
-                said = captures.said
-                say(stream, said)
+            progress.now(captures.said)
         self._watch.take([msgspec.convert(one, r.ANY_READING) for one in done[0].readings])
         if self._recorder is not None:
             facts = msgspec.to_builtins(msgspec.structs.replace(done[0], readings=()))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from perfwatch.captures.capture import Scene, Subject
 from perfwatch.captures.kineto.endpoint import NAME, Endpoint
-from perfwatch.captures.kineto.keeper import POLL_SECONDS
+from perfwatch.captures.kineto.keeper import GPU_DRIVERS, POLL_SECONDS
 from perfwatch.captures.kineto.protocol import LONGEST_FOLDER_BYTES
 from perfwatch.errors import CaptureFailed, CaptureRefused, CaptureUnavailable
 from perfwatch.processes.control import ask
@@ -29,9 +29,10 @@ FIRST_POLL_SECONDS = 12.0
 USE = "KINETO_USE_DAEMON"
 FOLDER = "KINETO_IPC_SOCKET_DIR"
 TRACES = "KINETO_ONDEMAND_TRACE_DIR"
-ARM_ADVICE = (
-    "start it with perfwatch run -- COMMAND, which arms it (where there is a GPU, not with --no-agent);\n"
-    "or set KINETO_USE_DAEMON=1 in its environment before torch is imported, and attach (torch initialises CUDA at its import then: "
+ARM = "start it with perfwatch run -- COMMAND, or with KINETO_USE_DAEMON=1 in its environment"
+ARM_ON_GPUS = (
+    "start it with perfwatch run -- COMMAND, without --no-agent: it is armed when it begins to use a GPU;\n"
+    "or set KINETO_USE_DAEMON=1 in its environment before torch is imported (torch initialises CUDA at its import then: "
     "children that the job forks cannot use it)"
 )
 
@@ -141,16 +142,16 @@ def environment_of(subject: Subject, proc: Path) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def check(scene: Scene, subjects: tuple[Subject, ...]) -> None:
-    """Raises CaptureUnavailable, with what is missing, when these ranks cannot be reached."""
+def check(scene: Scene, subjects: tuple[Subject, ...], drivers: Iterable[Path] = GPU_DRIVERS) -> None:
+    """Raises CaptureUnavailable, with what is missing, when these ranks cannot be reached. drivers: one is there where there is a GPU."""
     if KIND in scene.armed:
         return
     for subject in subjects:
         environment = environment_of(subject, scene.proc)
         if not environment.get(USE):
             raise CaptureUnavailable(
-                f"pid {subject.pid} was not started for it: {USE} is not in its environment, and torch reads it only once",
-                ARM_ADVICE,
+                f"pid {subject.pid} cannot be asked for a trace: {USE} is not in its environment, which torch reads at its import",
+                ARM_ON_GPUS if any(driver.exists() for driver in drivers) else ARM,
             )
         folder = environment.get(FOLDER, "")
         if len(os.fsencode(folder)) > LONGEST_FOLDER_BYTES:

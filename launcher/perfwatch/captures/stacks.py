@@ -184,9 +184,10 @@ def collect(request: Request, scene: Scene, window: Window) -> Collected:
 
 def _allow_native(request: Request, scene: Scene) -> None:
     if scene.state != "hung":
+        unsure = scene.state in ("", "inconclusive")
+        seen = "suspected" if scene.may_be_hung else "confirmed" if unsure else f"seen: the job is {scene.state}"
         raise CaptureRefused(
-            "--native pauses the job, and is for a confirmed hang alone; this one is "
-            f"{scene.state or 'not judged'}{' so far' if scene.may_be_hung else ''}",
+            f"--native pauses the job, and is for a confirmed hang alone; {'a' if scene.may_be_hung else 'no'} hang is {seen}",
             "leave --native out; perfwatch attach confirms a hang",
         )
     subjects = scene.wanted(request)

@@ -1,9 +1,36 @@
 """An outcome in words, for a terminal and for the session's events."""
 
 import os
+import time
+from collections.abc import Callable
 
 from perfwatch.captures.capture import Outcome
 from perfwatch.text import duration
+
+AGAIN_SECONDS = 15.0
+
+
+class Progress:
+    """Says what a capture does: each part of it once, and now and then how long that has taken.
+
+    Args:
+        tell: takes a line.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._clock = tell, clock
+        self._said, self._began, self._at = "", 0.0, 0.0
+
+    def now(self, said: str) -> None:
+        """What the capture does now; empty: nothing yet."""
+        at = self._clock()
+        if said and said != self._said:
+            self._said, self._began, self._at = said, at, at
+            self._tell(said)
+        elif said and at - self._at >= AGAIN_SECONDS:
+            self._at = at
+            self._tell(f"{said}, for {duration(at - self._began)} so far")
 
 
 def told(outcome: Outcome) -> list[str]:

@@ -114,9 +114,7 @@ def capture(
     if outcome is not None:
         pass
     elif control is not None:
-        outcome = asking.capture_watched(
-            control, request, lambda text: say(sys.stderr, text) if sys.stderr.isatty() else None
-        )
+        outcome = asking.capture_watched(control, request, lambda text: say(sys.stderr, text))
     else:
         assert pid is not None
         outcome = _alone(pid, request, session)

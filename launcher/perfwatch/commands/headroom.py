@@ -33,8 +33,8 @@ def headroom(
     """Say what would make a healthy run faster.
 
     Where the time of a step goes, then at most three levers, the largest first: the evidence, how many times as fast a step
-    would be, what it costs, and the change. A running job is asked for a torch window of five steps where it is armed
-    (perfwatch run arms it); without a trace, counters and stacks name fewer levers.
+    would be, what it costs, and the change. Of a run that is slow, the cause comes first. A running job is asked for a torch
+    window of five steps where it is armed (perfwatch run arms it); without a trace, counters and stacks name fewer levers.
 
     \b
     Examples:
@@ -113,8 +113,7 @@ def _of_job(pid: int) -> "Headroom":
     request = Request(kind="torch", steps=5, pid=pid, ranks=(), options={"shapes": "yes"})
     control = asking.find(pid, None)
     if control is not None:
-        tell = (lambda text: say(sys.stderr, text)) if sys.stderr.isatty() else (lambda _: None)
-        outcome = asking.capture_watched(control, request, tell)
+        outcome = asking.capture_watched(control, request, lambda text: say(sys.stderr, text))
         session = asking.session_of(control)
         folder = Path(session) if session is not None else None
     else:
@@ -122,14 +121,13 @@ def _of_job(pid: int) -> "Headroom":
             attached = Attached(pid, leaving, needs_environment=f"perfwatch headroom {pid}")
             try:
                 outcome = attached.capture(request, sys.stderr)
-                if outcome.error:
-                    attached.decide(sys.stderr, StatusLine(sys.stderr))
+                attached.decide(sys.stderr, StatusLine(sys.stderr))
             finally:
                 attached.close()
             folder = attached.folder
     trace = Path(outcome.files[0].path) if outcome.files else None
     if folder is not None:
-        return of_folder(folder, trace, outcome.error)
+        return of_folder(folder, trace, ": ".join(filter(None, (outcome.error, *outcome.advice.splitlines()[:1]))))
     if trace is not None:
         return _of_trace(trace, None, None)
     raise CaptureFailed(outcome.error, outcome.advice)

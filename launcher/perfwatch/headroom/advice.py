@@ -57,9 +57,24 @@ class Roof(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Slow(msgspec.Struct, frozen=True):
+    """Why the run is slow, as triage judges it.
+
+    ``share``: of the time, that triage attributes to the cause; ``times``: how many times as fast a step is without it; None: unknown.
+    """
+
+    cause: str
+    summary: str
+    confidence: float
+    share: float | None
+    times: tuple[float, float] | None
+    next: tuple[str, ...]
+
+
 class Headroom(msgspec.Struct, frozen=True):
     """What a run could gain. ``missing``: what the source does not hold, and what would bring it.
-    ``next``: measures the longest kernels against both roofs, in a second run. ``judged``: False for a job that makes no steps."""
+    ``next``: measures the longest kernels against both roofs, in a second run. ``judged``: False for a job that makes no steps.
+    ``slow``: what comes before any lever; None of a run that is not slow, and of a trace alone."""
 
     source: str
     seen_from: str  # trace, or counters and stacks
@@ -73,6 +88,7 @@ class Headroom(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
     judged: bool = True
+    slow: Slow | None = None
     schema: str = SCHEMA
 
 

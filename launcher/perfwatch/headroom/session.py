@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from perfwatch.errors import TraceUnreadable
-from perfwatch.headroom.advice import LEAST_TIMES, MOST, Advice, Headroom, Part, advise, middle
+from perfwatch.headroom.advice import LEAST_TIMES, MOST, Advice, Headroom, Part, Slow, advise, middle
 from perfwatch.headroom.levers import LEVERS, MORE_WORKERS
 from perfwatch.headroom.step import read
 from perfwatch.recording.recording import Recording
@@ -35,10 +35,14 @@ FROM_FINDINGS: Mapping[str, tuple[str, float, float]] = {
     "bursty_loading": ("data_loading", 0.4, 1.0),
     "exposed_communication": ("bucket_size", 0.2, 0.9),
 }
+OF_ITS_SHARE = (0.5, 1.0)  # what fixing any other cause saves of the time that it takes
+MOST_LOST = 0.95
+BEHIND_OTHERS = 1.0  # the share of a cause that comes before all others, whatever it takes
 GOES_ON = ("slow", "healthy")
 WARM_UP_STEPS = 10
 TRACE = "perfwatch capture torch --steps 5 --shapes --stacks"
 FEWER = f"a torch trace: counters and stacks name fewer levers, and no kernels ({TRACE})"
+NO_CARD = "a GPU: none was seen at work, and most levers are about what one does"
 MOST_WORKERS_MORE = 8  # that are proposed at once
 
 
@@ -59,9 +63,10 @@ def of_session(
         try:
             steps = read(path, usual)
             found = advise(replace(steps, peak_bytes=steps.peak_bytes or _memory_in_use(recording)), path)
-            return structs.replace(found, levers=tuple(_with_workers(one, case) for one in found.levers))
+            levers = tuple(_with_workers(one, case) for one in found.levers)
+            return structs.replace(found, levers=levers, slow=_slow(case, verdict))
         except TraceUnreadable as error:
-            unread.append(error.message)
+            unread.append(error.message.replace(str(path), path.name))
     return of_counters(case, verdict, str(folder), usual, tuple(unread))
 
 
@@ -124,30 +129,56 @@ def of_counters(
         shares=parts,
         roofs=(),
         levers=_levers(case) if verdict.state in GOES_ON else (),
-        missing=(*(_standing(verdict) or (*missing, FEWER)), *units),
+        missing=(*(_standing(verdict) or missing or (FEWER if card is not None else NO_CARD,)), *units),
         judged=verdict.state in GOES_ON,
+        slow=_slow(case, verdict),
     )
 
 
 def _standing(verdict: Verdict) -> tuple[str, ...]:
-    """Why a job that does not go on has no headroom."""
-    return () if verdict.state in GOES_ON else (f"steps: the job is {verdict.state}; perfwatch replay says why",)
+    """Why a job that does not go on, or of which that is not known, has no headroom."""
+    if verdict.state in GOES_ON:
+        return ()
+    lacks = "a verdict" if verdict.state == "inconclusive" else f"steps: the job is {verdict.state}"
+    return (f"{lacks}: {verdict.summary}",)
+
+
+def _slow(case: Case, verdict: Verdict) -> Slow | None:
+    """The cause of a slow run, and how many times as fast a step would be without it."""
+    found = _finding(case, verdict.cause) if verdict.state == "slow" and verdict.cause is not None else None
+    if found is None:
+        return None
+    _, *saved = FROM_FINDINGS.get(found.cause, ("", *OF_ITS_SHARE))
+    share = found.lost_share if found.lost_share != BEHIND_OTHERS else None
+    times = _times(share, *saved) if share else None
+    return Slow(found.cause, verdict.summary, verdict.confidence, share, times, verdict.next)
+
+
+def _finding(case: Case, cause: str) -> Finding | None:
+    rule = next((one for one in RULES if one.cause.name == cause), None)
+    found = rule.judge(case) if rule is not None else None
+    return found if isinstance(found, Finding) else None
+
+
+def _times(share: float, least: float, most: float) -> tuple[float, float]:
+    """How many times as fast a step is without so much of a share of its time."""
+    lost = min(share, MOST_LOST)
+    return round(1 / (1 - least * lost), 2), round(1 / (1 - most * lost), 2)
 
 
 def _levers(case: Case) -> tuple[Advice, ...]:
     rows = {lever.name: lever for lever in LEVERS}
     found: dict[str, Advice] = {}
-    for rule in RULES:
-        finding = rule.judge(case) if rule.cause.name in FROM_FINDINGS else None
-        if not isinstance(finding, Finding) or not finding.lost_share:
+    for finding in (_finding(case, cause) for cause in FROM_FINDINGS):
+        if finding is None or not finding.lost_share:
             continue
         name, least, most = FROM_FINDINGS[finding.cause]
-        lever, lost = rows[name], min(finding.lost_share, 0.95)
+        lever = rows[name]
         advice = Advice(
             lever=name,
             title=lever.title,
             evidence=_evidence(finding),
-            times=(round(1 / (1 - least * lost), 2), round(1 / (1 - most * lost), 2)),
+            times=_times(finding.lost_share, least, most),
             cost=lever.cost,
             change=lever.change,
             where=next((one.frame for one in finding.culprits if one.frame), ""),

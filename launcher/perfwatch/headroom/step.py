@@ -17,7 +17,17 @@ from perfwatch.errors import TraceUnreadable
 from perfwatch.traces.families import Family, family
 from perfwatch.traces.intervals import Interval, Intervals, length, overlap, union, without
 from perfwatch.traces.torch_events import FullEvent, events_of
-from perfwatch.traces.torch_host import BACKWARD, STEP, WAITS, Span, Thread, innermost, is_user, training_thread
+from perfwatch.traces.torch_host import (
+    BACKWARD,
+    LAUNCHES,
+    STEP,
+    WAITS,
+    Span,
+    Thread,
+    innermost,
+    is_user,
+    training_thread,
+)
 
 DEVICE_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CALL_KINDS = frozenset({"cuda_runtime", "cuda_driver"})
@@ -387,10 +397,7 @@ def read(path: Path, usual_seconds: float | None = None) -> Steps:
     head: dict[str, Any] = {}
     steps = _Reader(events_of(path, FullEvent, phases=("X", "i"), head=head)).steps()
     if not steps.kernels:
-        raise TraceUnreadable(
-            f"{path}: no kernel ran in this trace, so nothing can be said of the card",
-            "take a window while the job trains: perfwatch capture torch --steps 5 --stacks --shapes",
-        )
+        raise _without_kernels(steps, path)
     if steps.window[1] <= steps.window[0]:
         raise TraceUnreadable(
             f"{path}: none of its {len(steps.kernels):,} kernels has a duration",
@@ -398,6 +405,25 @@ def read(path: Path, usual_seconds: float | None = None) -> Steps:
         )
     cards = head.get("cards", [])
     return replace(steps, card=_card(cards), usual_seconds=usual_seconds)
+
+
+def _without_kernels(steps: Steps, path: Path) -> TraceUnreadable:
+    """Why a trace tells nothing of a card."""
+    if not steps.operations:
+        return TraceUnreadable(
+            f"{path}: no operation of torch ran in this window: the job waited all of it, or does not train",
+            "take a longer one: perfwatch capture torch --seconds 10 --stacks --shapes",
+        )
+    if any(name in LAUNCHES for thread in steps.threads.values() for _, _, name in thread.calls):
+        return TraceUnreadable(
+            f"{path}: kernels were launched and none ran in this window: the host is further ahead of its GPU than that",
+            "take a longer one: perfwatch capture torch --seconds 5 --stacks --shapes",
+        )
+    return TraceUnreadable(
+        f"{path}: the job ran {len(steps.operations):,} operations on the CPU in this window and used no GPU: headroom judges "
+        "what a GPU does",
+        "perfwatch attach PID says whether the job is slow, and why",
+    )
 
 
 def _card(cards: list[dict[str, Any]]) -> Card:

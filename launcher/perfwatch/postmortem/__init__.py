@@ -17,7 +17,7 @@ from perfwatch.triage.history import History
 from perfwatch.triage.rule import Rule
 from perfwatch.verdict import Verdict
 
-NOTHING = "these files tell of no end, and of no wait for another rank"
+NOTHING = "these files show neither how the job ended nor a wait for another rank"
 MORE = "give what else is left: logs of every rank and of the launcher, flight-recorder dumps, dmesg, sacct or kubectl describe pod"
 RULES_OF_FILES: tuple[Rule, ...] = (
     *watched.FIRST,

@@ -155,6 +155,13 @@ def close_all_but(*kept: int) -> None:
                 continue  # the one that listed the folder
 
 
+OF_A_TERMINAL: dict[int, str] = {
+    signal.SIGINT: "the terminal (Ctrl-C)",
+    signal.SIGQUIT: "the terminal (Ctrl-\\)",
+    signal.SIGHUP: "the terminal, which was closed",
+}
+
+
 @dataclass(frozen=True)
 class Arrival:
     """One signal: its number, where it came from (``si_code``, ``si_pid``; 0 = unknown or the kernel)."""
@@ -172,7 +179,7 @@ class Arrival:
     def said(self) -> str:
         """Who sent it, in words; empty where that is not known. The name of a process is its owner's choice."""
         if self.from_kernel or not self.sender:
-            return "the kernel" if self.from_kernel else ""
+            return OF_A_TERMINAL.get(self.number, "the kernel") if self.from_kernel else ""
         try:
             with open(f"/proc/{self.sender}/comm", "rb") as file:
                 name = file.read(64).decode("ascii", "replace").strip()

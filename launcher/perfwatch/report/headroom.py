@@ -16,7 +16,9 @@ from perfwatch.recording.recording import load
 from perfwatch.report.console import console
 from perfwatch.report.moment import last_living_moment
 from perfwatch.report.story import Story, tell, tell_whole
+from perfwatch.report.terminal import MOST_NEXT, STYLES
 from perfwatch.text import clean, duration
+from perfwatch.verdict import confidence_word
 
 MOST_SHARES = 10
 
@@ -68,6 +70,7 @@ class HeadroomReport:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the parts from top to bottom; an empty part is left out."""
         found = self.headroom
+        yield from self._slow()
         step = f"a step of {duration(found.step_seconds, 3)}" if found.step_seconds else "a step"
         card = f" on {clean(found.card)}" if found.card else ""
         yield Text(f"{step}{card}, from {found.seen_from}: {clean(found.source)}", style="bold", overflow="fold")
@@ -78,7 +81,8 @@ class HeadroomReport:
                 + ", ".join(_roof(one.family, one.type, one.tflops, one.of_peak) for one in found.roofs[:3])
             )
         if not found.levers and found.judged:
-            yield Text("no lever of those that perfwatch knows has evidence in this run that is worth 3 %")
+            beside = "beside that, " if found.slow is not None else ""
+            yield Text(f"{beside}no lever of those that perfwatch knows has evidence in this run that is worth 3 %")
         for number, lever in enumerate(found.levers, 1):
             yield from self._lever(number, lever)
         if len(found.levers) > 1:
@@ -89,6 +93,19 @@ class HeadroomReport:
             yield Text(f"each of its kernels against its roof: {clean(text)}", style="dim", overflow="fold")
         for text in found.missing:
             yield Text(f"missing: {clean(text)}", style="yellow")
+
+    def _slow(self) -> Iterator[RenderableType]:
+        """The cause of a slow run comes first: no lever helps as long as it takes the time."""
+        if (slow := self.headroom.slow) is None:
+            return
+        sure = confidence_word(slow.confidence)
+        yield Text.assemble(("SLOW", STYLES["slow"]), (f"  {slow.cause}", "bold"), f"  (confidence: {sure})")
+        yield Text(clean(slow.summary), overflow="fold")
+        if slow.times is not None:
+            low, high = map(times_text, slow.times)
+            yield Text(f"   fixing it: a step {low} to {high} as fast")
+        for text in slow.next[:MOST_NEXT]:
+            yield Text(f"   next: {clean(text)}", overflow="fold")
 
     def _shares(self) -> Iterator[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

@@ -57,7 +57,7 @@ def fixed_in(verdict: Verdict) -> str:
 def also_lines(verdict: Verdict) -> list[str]:
     """What other rules found beside the cause."""
     return [
-        f"{one.cause} matches as well (confidence: {confidence_word(one.confidence)}); {verdict.cause} explains it"
+        f"matches {one.cause} (confidence: {confidence_word(one.confidence)}), a consequence of {verdict.cause}"
         for one in verdict.findings
         if verdict.cause is not None and one.state == verdict.state
     ]
@@ -156,7 +156,7 @@ def lived_text(verdict: Verdict) -> str:
     """What the last verdict on the living job was, beside one on its end."""
     after = "" if verdict.timeline.decided is None else f" (after {duration(verdict.timeline.decided)})"
     said = f"{verdict.state} {verdict.cause}" if verdict.cause else verdict.state
-    return f"while it lived{after}: {said}, confidence {confidence_word(verdict.confidence)}: {verdict.summary}"
+    return f"last verdict before it ended{after}: {said}, confidence {confidence_word(verdict.confidence)}: {verdict.summary}"
 
 
 def links_of(chain: Iterable[Link]) -> list[tuple[int, str]]:

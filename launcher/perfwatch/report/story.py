@@ -17,6 +17,7 @@ from perfwatch_probes import readings as r
 
 NO_ID = "none"  # of a torchrun that was given none
 JOB_IDS = {"SLURM_JOB_ID": "Slurm", "FLUX_JOB_ID": "Flux", "TORCHELASTIC_RUN_ID": "torchelastic run"}
+CONDITIONS = {"patience_seconds": "hang timeout in seconds"}
 MOST_NAMED = 8
 ROLES = ("rank", "worker", "pool_worker", "compile", "child", "launcher", "service")
 
@@ -215,7 +216,7 @@ def conditions(story: Story) -> list[tuple[str, str]]:
         ("watched for", f"{duration(story.recording.end)}; judged at {duration(story.at)}"),
     ]
     facts += [
-        (name.replace("_", " "), str(value))
+        (CONDITIONS.get(name, name.replace("_", " ")), str(value))
         for name, value in session.conditions.items()
         if value is not None and name != "user"
     ]
@@ -240,7 +241,7 @@ def wait_text(seen: r.Thread | None) -> str:
     if seen.wait is None:
         return seen.wchan or ""
     path = f" {seen.wait.path}" if seen.wait.path else ""
-    return f"{seen.wait.call}{path} ({seen.wait.kind})"
+    return f"{seen.wait.call}{path}" + ("" if seen.wait.kind == seen.wait.call else f" ({seen.wait.kind})")
 
 
 def efficiency(story: Story) -> list[tuple[str, str]]:

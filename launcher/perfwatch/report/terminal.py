@@ -93,8 +93,9 @@ class VerdictReport:
                 f"{suspect.state} ({clean(suspect.cause)}) would be the verdict if more could be seen; silent for "
                 f"{duration(suspect.silent_seconds)}"
             )
+        unless = "nothing moves" if suspect.state == "hung" else "nothing changes"
         return (
-            f"{suspect.state} ({clean(suspect.cause)}) if nothing moves for another "
+            f"{suspect.state} ({clean(suspect.cause)}) if {unless} for another "
             f"{duration(suspect.decides_in_seconds)}; silent for {duration(suspect.silent_seconds)} so far"
         )
 

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfwatch.captures.kineto.keeper import Keeper, arm
+from perfwatch.captures.kineto.keeper import GPU_DRIVERS, Keeper, arm
 from perfwatch.processes.place import Place
 from perfwatch.processes.trouble import reason
 from perfwatch.run.request import Request
 from perfwatch_probes.group_variables import AGENT_VARIABLE, free_port
 
 AGENT_FOLDER = Path(__file__).parents[1] / "agent" / "on_path"
-GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 

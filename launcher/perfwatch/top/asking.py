@@ -8,6 +8,7 @@ import msgspec
 
 from perfwatch.captures.capture import Outcome, Request
 from perfwatch.captures.helper import DEADLINE_SECONDS
+from perfwatch.captures.telling import Progress
 from perfwatch.errors import CaptureFailed, CaptureRefused, UsageError
 from perfwatch.processes.control import ask, find_watcher, watchers
 
@@ -51,16 +52,14 @@ def capture_watched(
             refused = CaptureRefused(begun["error"], begun.get("advice", ""))
             refused.exit_code = begun.get("exit_code", CaptureRefused.exit_code)
             raise refused
-        said, ends = "", clock() + DEADLINE_SECONDS + ANSWER_SECONDS
+        progress, ends = Progress(tell, clock), clock() + DEADLINE_SECONDS + ANSWER_SECONDS
         while clock() < ends:
             answer = ask(control, {"command": "captured", "number": begun["number"]}, ANSWER_SECONDS)
             if "outcome" in answer:
                 return msgspec.convert(answer["outcome"], Outcome)
             if not answer["ok"]:
                 raise CaptureFailed(answer["error"], "perfwatch capture KIND PID tries again")
-            if answer.get("said", said) != said:
-                said = answer["said"]
-                tell(said)
+            progress.now(answer.get("said", ""))
             wait(EVERY_SECONDS)
     except (OSError, LookupError, ValueError) as error:
         raise CaptureFailed(

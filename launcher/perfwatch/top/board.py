@@ -1,6 +1,6 @@
 """What ``perfwatch top`` shows, as plain data: one job at one moment."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from perfwatch.report.lanes import host_lane
@@ -50,7 +50,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Row:
-    """One process of the tree, or several workers that do the same. ``goes``: moving, busy, still, unknown; of ranks only."""
+    """One process, several workers that do the same, or a culprit's thread. ``goes``: moving, busy, still, unknown; of ranks only."""
 
     depth: int
     who: str
@@ -143,15 +143,23 @@ def _card(case: Case, uuid: str) -> Card:
 
 
 def _rows(case: Case, verdict: Verdict | None) -> list[Row]:
-    """Ranks in order, but the culprits first; below each its other processes: those that do the same on one line."""
+    """Ranks in order, but the culprits first; below each its threads that are culprits, and its other processes: alike ones on one line."""
     rows = []
-    blamed = {one.pid for one in verdict.culprits} if verdict is not None else set()
+    culprits = verdict.culprits if verdict is not None else ()
+    blamed, blamed_threads = {one.pid for one in culprits}, defaultdict[int, dict[int, str]](dict)
+    for one in culprits:
+        if one.pid is not None and one.tid is not None and one.worker_pid is None:
+            blamed_threads[one.pid][one.tid] = one.thread or ""
     for rank in sorted(case.ranks, key=lambda one: one.pid not in blamed):
         now = case.progress[rank.pid]
         count = None if now.steps is None else now.steps.count
         state, frame, waits = _now(case, rank.pid, now.thread)
         who = f"rank {rank.rank}" if rank.rank is not None else "rank"
         rows.append(Row(0, who, str(rank.pid), state, now.kind, count, frame, waits))
+        for tid, name in blamed_threads.get(rank.pid, {}).items():
+            if tid != now.thread:
+                state, frame, waits = _now(case, rank.pid, tid)
+                rows.append(Row(1, _short(f"thread {name}"), str(tid), state, "", None, frame, waits))
         alike: Counter[tuple[str, str, str, str]] = Counter()
         first: dict[tuple[str, str, str, str], Member] = {}
         for member in sorted(case.job.members.values(), key=lambda one: one.pid):

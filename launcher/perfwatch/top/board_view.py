@@ -26,7 +26,7 @@ KINDS = {"work": "green", "wait": "yellow", "spin": "bold red", "idle": "dim", "
 KEYS, NARROW_KEYS = "? help  s stacks  v verdict  c capture  q quit", "? help  q quit"
 GIB = 2**30
 HIGH = 0.5
-LEAST_FRAME, LEAST_WAIT = 20, 12
+LEAST_FRAME, LEAST_WAIT, MOST_WHO = 20, 12, 22
 NO_LIMIT = 10_000  # lines of a pipe
 
 
@@ -131,8 +131,7 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
     suspect = verdict.suspect
     if suspect is None:
         silent = "" if verdict.silent_seconds is None else f"silent for {duration(verdict.silent_seconds)}  "
-        steps = f"next: {clean(as_typed_here(verdict.next[0]))}" if verdict.next else ""
-        yield Text(f"{silent}{steps}", "dim")
+        yield Text(f"{silent}{'' if _is_below(verdict, width) else _first_step(verdict)}", "dim")
         return
     patience = suspect.silent_seconds + max(0.0, suspect.decides_in_seconds)
     line = Text(f"suspected {clean(suspect.state)} ({clean(suspect.cause)}) ", "magenta")
@@ -141,6 +140,15 @@ def _verdict_lines(verdict: Verdict | None, console: Console, width: int, most: 
         f"decides in {duration(suspect.decides_in_seconds)}" if suspect.decides_in_seconds > 0 else "needs more samples"
     )
     yield line.append(f" silent {duration(suspect.silent_seconds)}, {left}")
+
+
+def _first_step(verdict: Verdict) -> str:
+    return f"next: {clean(as_typed_here(verdict.next[0]))}" if verdict.next else ""
+
+
+def _is_below(verdict: Verdict, width: int) -> bool:
+    """True if the first step is told with the evidence, because the line below the verdict is too short for it."""
+    return width >= NARROW_COLUMNS and bool(verdict.evidence) and len(_first_step(verdict)) > width - LEAST_WAIT
 
 
 def _clock_line(board: Board, width: int, plain: bool) -> Text:
@@ -207,7 +215,9 @@ def _why(verdict: Verdict | None, console: Console, width: int) -> list[Text]:
     found += [Text(clean(f"{'   ' * depth}{text}")) for depth, text in chain]
     found += [Text(), Text("evidence", "dim")]
     found += [Text(clean(f"{who} {one.claim}: {one.observed}")) for one, who in evidence_of(verdict.evidence)]
-    found += [Text(), Text("next", "dim"), *(Text(clean(as_typed_here(one)), "bold") for one in verdict.next)]
+    steps = verdict.next if verdict.suspect is not None or _is_below(verdict, width) else verdict.next[1:]
+    found += [Text(), Text("next", "dim")] if steps else []
+    found += [Text(clean(as_typed_here(one)), "bold") for one in steps]
     return [line for one in found for line in (one.wrap(console, width) or [Text()])]
 
 
@@ -216,6 +226,7 @@ def _tree(rows: tuple[Row, ...], width: int, room: int, scroll: Scroll) -> list[
         return [Text("no process of the job is seen", "dim")]
     narrow = width < NARROW_COLUMNS
     who_width, pid_width, rest_width = (12, 8, 0) if narrow else (14, 10, 13)
+    who_width = max(who_width, min(MOST_WHO, max(2 * row.depth + len(row.who) for row in rows) + 1))
     fixed = who_width + pid_width + rest_width
     frame_width = max(2, *(len(row.frame) for row in rows))
     wait_width = 0 if narrow else max(8, *(len(row.waits) for row in rows)) + 1

@@ -1,6 +1,7 @@
 """The host side of a torch.profiler trace: which thread trains, which part of a step it runs, which frame is innermost."""
 
 import bisect
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,24 @@ WAITS = (
     "cuStreamSynchronize",
     "cuCtxSynchronize",
 )
+LAUNCHES = frozenset(
+    "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipLaunchKernel".split()
+)
+# Waits by the frames that they show in Python, and what the thread does there. The outer call counts: a queue waits with a lock.
+BLOCKED = {
+    "waits for a subprocess": re.compile(
+        r"subprocess\.py\(\d+\): (?:_?wait|_?communicate)|<built-in function (?:waitpid|wait4|waitid)>"
+    ),
+    "waits for a queue": re.compile(
+        r"(?:multiprocessing/)?queues?\.py\(\d+\): (?:get|put|join)\b|<built-in method get of _queue\."
+    ),
+    "is in time.sleep()": re.compile(r"<built-in function sleep>"),
+    "waits for a socket": re.compile(
+        r"<built-in method (?:accept|connect|recv\w*|send\w*) of _socket\.|<built-in method (?:read|do_handshake) of _ssl\."
+        r"|<built-in (?:method poll of select\.|function select>)"
+    ),
+    "waits for a lock": re.compile(r"<built-in method (?:acquire|__enter__) of _(?:thread|multiprocessing)\."),
+}
 MOST_ENCLOSING = 256  # spans looked back at for the one around a moment
 # A frame is ``file(line): function``, the file below the folder that it was imported from.
 _LIBRARIES = ("torch/", "numpy/", "<", "site-packages/", "importlib/", "multiprocessing/", "concurrent/", "asyncio/")
@@ -70,6 +89,16 @@ class Thread:
         return union((begin, end) for begin, end, name in self.calls if name.startswith(WAITS))
 
     @cached_property
+    def blocked(self) -> dict[str, Intervals]:
+        """In a call of Python that waits, by what the thread does there; a moment may count for several. Empty without stacks."""
+        kinds = {name: _blocked_in(name) for name in {name for _, _, name in self.frames}}
+        found: dict[str, list[Interval]] = {kind: [] for kind in BLOCKED if kind in kinds.values()}
+        for begin, end, name in self.frames:
+            if (kind := kinds[name]) is not None:
+                found[kind].append((begin, end))
+        return {kind: union(spans) for kind, spans in found.items()}
+
+    @cached_property
     def calls_by_begin(self) -> list[Span]:
         """Calls of the CUDA runtime and driver, in order."""
         return sorted(self.calls)
@@ -98,6 +127,10 @@ class Thread:
         if inside(self.backward, moment):
             return "backward"
         return "forward" if inside(self.operating, moment) else "other"
+
+
+def _blocked_in(frame: str) -> str | None:
+    return next((kind for kind, pattern in BLOCKED.items() if pattern.match(frame)), None)
 
 
 def inside(intervals: Intervals, moment: float) -> bool:

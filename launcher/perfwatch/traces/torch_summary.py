@@ -6,7 +6,9 @@ from perfwatch.text import duration
 from perfwatch_probes.readings import HostShare, TorchTrace
 
 WORTH_TELLING = 0.02  # of the window, or of the card's time
+MUCH = 0.1  # of a step
 MOST_TOLD = 5
+PHASES = {"outside": "outside of torch's operations"}
 IDLE = {
     "data": "waits for data",
     "sync": "waits for the card itself",
@@ -29,7 +31,7 @@ def summary(traces: Sequence[TorchTrace]) -> list[str]:
 def _one(trace: TorchTrace) -> list[str]:
     if not (trace.operations or trace.steps or trace.gpu_busy_share):
         return ["nothing of torch ran in the window"]
-    lines = [_steps(trace)]
+    lines = [_steps(trace), _outside(trace)]
     if trace.gpu_busy_share is not None:
         lines += [_card(trace), *_kernels(trace), *_copies(trace), *_gaps(trace)]
     elif trace.launches:
@@ -46,8 +48,16 @@ def _one(trace: TorchTrace) -> list[str]:
 def _steps(trace: TorchTrace) -> str:
     if trace.step_seconds is None:
         return f"{trace.steps} optimizer steps in {duration(trace.window_seconds, 3)}"
-    phases = _listed({name: seconds / trace.step_seconds for name, seconds in trace.phases.items()})
+    phases = _listed({PHASES.get(name, name): seconds / trace.step_seconds for name, seconds in trace.phases.items()})
     return f"{trace.steps} steps of {duration(trace.step_seconds, 3)}: {phases}"
+
+
+def _outside(trace: TorchTrace) -> str:
+    """Where the program is while it waits or is in no operation of torch, if that is much of a step."""
+    busy = sum(trace.phases.get(name, 0.0) for name in ("data", "forward", "backward", "optimizer"))
+    if not trace.outside_frames or (trace.step_seconds or 0.0) - busy < MUCH * (trace.step_seconds or 0.0):
+        return ""
+    return f"in waits and outside of torch's operations it is mostly at {_hosts(trace.outside_frames)}"
 
 
 def _card(trace: TorchTrace) -> str:

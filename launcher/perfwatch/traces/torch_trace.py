@@ -14,6 +14,8 @@ from perfwatch.traces.intervals import Interval, Intervals, length, overlap, uni
 from perfwatch.traces.torch_device import PAGEABLE, Device, Work
 from perfwatch.traces.torch_events import Event, events
 from perfwatch.traces.torch_host import (
+    BLOCKED,
+    LAUNCHES,
     MATH_ATTENTION,
     STEP,
     WAITS,
@@ -29,9 +31,6 @@ from perfwatch_probes.readings import HostShare, SyncPoint, TorchTrace
 
 DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALL_KINDS = {"cuda_runtime", "cuda_driver"}
-LAUNCHES = frozenset(
-    "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipLaunchKernel".split()
-)
 MODULE = "nn.Module: "
 MOST_LISTED = 12
 MICROSECONDS = 1e6
@@ -50,6 +49,7 @@ def fold(trace: Iterable[Event], pid: int, rank: int | None = None) -> TorchTrac
     window = sorted_out.window
     steps = sorted(end for _, end, name in main.annotations if name.startswith(STEP))
     backward = union(span for thread in threads.values() for span in thread.backward)
+    phases = _phases(main, backward, steps)
     gpu = _Gpu(device, main, backward, window).facts() if device.works else {}
     covered = (window[1] - window[0]) / MICROSECONDS
     plain = union(span for thread in threads.values() for span in thread.plain_attention)
@@ -59,7 +59,8 @@ def fold(trace: Iterable[Event], pid: int, rank: int | None = None) -> TorchTrac
         window_seconds=round(covered, 6) if threads or device.works else 0.0,
         steps=len(steps),
         step_seconds=_rounded((steps[-1] - steps[0]) / (len(steps) - 1) / MICROSECONDS) if len(steps) > 1 else None,
-        phases=_phases(main, backward, steps),
+        phases=_seconds_of(phases, len(steps) - 1),
+        outside_frames=_listed(main.frames, _outside(phases), is_user),
         syncs=_syncs(threads.values()),
         operations=_listed(main.operations, [window]),
         math_attention_share=_rounded(length(plain) / (window[1] - window[0])),
@@ -178,6 +179,7 @@ class _Gpu:
         for name, state in (
             ("sync", self._main.waiting),
             ("data", self._main.loading),
+            *self._main.blocked.items(),
             ("optimizer", self._main.optimizer),
             ("backward", self._backward),
             ("forward", self._main.operating),
@@ -191,26 +193,36 @@ class _Gpu:
         return _rounded(length(overlap(spans, [self._window])) / self._seconds)
 
 
-def _phases(main: Thread, backward: Intervals, steps: list[float]) -> dict[str, float]:
-    """Seconds of an average step on the host, between the ends of optimizer steps."""
+def _phases(main: Thread, backward: Intervals, steps: list[float]) -> dict[str, Intervals]:
+    """What the host does between the first and the last end of a step; each moment counts once, the first that fits.
+
+    Waits are named where the trace has Python stacks. "outside": in no operation of torch.
+    """
     if len(steps) < 2:
         return {}
-    sums: dict[str, float] = dict.fromkeys(("data", "forward", "backward", "optimizer", "other"), 0.0)
-    for begin, end in pairwise(steps):
-        step = [(begin, end)]
-        data, optimizer = overlap(main.loading, step), overlap(main.optimizer, step)
-        engine = overlap(backward, step)
-        # The engine's own pauses belong to the backward pass: from its first operation to its last.
-        hull = without(without([(engine[0][0], engine[-1][1])], data), optimizer) if engine else []
-        operating = without(without(without(overlap(main.operating, step), data), optimizer), hull)
-        first = operating[0][0] if operating else end
-        until = engine[0][0] if engine else (operating[-1][1] if operating else end)
-        forward = without(without([(first, until)], data), optimizer) if until > first else []
-        for name, spans in (("data", data), ("forward", forward), ("backward", hull), ("optimizer", optimizer)):
-            sums[name] += length(spans)
-        known = sum(length(spans) for spans in (data, forward, hull, optimizer))
-        sums["other"] += max(0.0, end - begin - known)
-    return {name: _rounded(total / (len(steps) - 1) / MICROSECONDS) for name, total in sums.items()}
+    forward = without(main.operating, backward)
+    named = {"data": main.loading, **main.blocked, "optimizer": main.optimizer}
+    named |= {"backward": _closed(backward, forward), "forward": forward}
+    found: dict[str, Intervals] = {}
+    rest = [(steps[0], steps[-1])]
+    for name, spans in named.items():
+        found[name] = overlap(rest, spans)
+        rest = without(rest, spans)
+    return found | {"outside": rest}
+
+
+def _seconds_of(phases: Mapping[str, Intervals], steps: int) -> dict[str, float]:
+    return {name: _rounded(length(spans) / steps / MICROSECONDS) for name, spans in phases.items()}
+
+
+def _outside(phases: Mapping[str, Intervals]) -> Intervals:
+    return union(span for name in ("outside", *BLOCKED) for span in phases.get(name, ()))
+
+
+def _closed(backward: Intervals, forward: Intervals) -> Intervals:
+    """The backward passes with the engine's own pauses: those in which no operation of the forward pass or the optimizer runs."""
+    pauses = ((end, begin) for (_, end), (begin, _) in pairwise(backward))
+    return union([*backward, *(pause for pause in pauses if not overlap(forward, [pause]))])
 
 
 def _syncs(threads: Iterable[Thread]) -> tuple[SyncPoint, ...]:

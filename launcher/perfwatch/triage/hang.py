@@ -83,9 +83,8 @@ def _syscall(case: Case, chain: Chain) -> Evidence | None:
     if node.wait.remaining_seconds is not None:
         until = "" if node.wait.kind == "sleep" else f", timeout in {duration(node.wait.remaining_seconds)}"
     observed = f"{doing(chain.said_of(node))}{until}"
-    return case.saw(
-        "syscall", entity, f"is blocked in {node.wait.call}", observed, "returns within a step", node.thread_at
-    )
+    claim = f"{'calls' if observed.startswith('polls') else 'is blocked in'} {node.wait.call}"
+    return case.saw("syscall", entity, claim, observed, "returns within a step", node.thread_at)
 
 
 def _socket(case: Case, chain: Chain) -> Evidence | None:

@@ -96,7 +96,7 @@ class Teller:
         elif verdict.state in (MOVING if self._feared else WELL) and self.state in ("hung", "inconclusive"):
             kind, text = "retraction", f"moves again: {verdict.summary}"
         elif self.state == "slow" and verdict.state in WELL:
-            over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is not seen any more"
+            over = "no longer slow" if verdict.state == "healthy" else f"{self._cause} is over"
             kind, text = "retraction", f"{over}: {_since(late_seconds)}{verdict.summary}"
         verdict = msgspec.structs.replace(verdict, supersedes=self._cause)
         if verdict.state == "slow":

@@ -73,8 +73,13 @@ def leaning(verdict: Verdict | None, decides_in_seconds: float | None) -> str:
         return "nothing is known yet"
     suspect = verdict.suspect
     if suspect is not None and suspect.decides_in_seconds > 0:
-        return f"{suspect.state} ({suspect.cause}) in {duration(suspect.decides_in_seconds)} if nothing moves"
-    soon = "" if decides_in_seconds is None else f"decides in {duration(max(0.0, decides_in_seconds))}; "
+        unless = "nothing moves" if suspect.state == "hung" else "nothing changes"
+        return f"{suspect.state} ({suspect.cause}) in {duration(suspect.decides_in_seconds)} if {unless}"
+    soon = (
+        f"decides in {duration(decides_in_seconds)}; "
+        if decides_in_seconds is not None and decides_in_seconds >= 1.0
+        else ""
+    )
     if suspect is not None:
         return f"{soon}leaning to {suspect.state} ({suspect.cause})"
     if verdict.state == "inconclusive":

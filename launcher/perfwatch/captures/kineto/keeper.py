@@ -25,6 +25,7 @@ from perfwatch.processes.place import locked
 from perfwatch.processes.trouble import reason
 from perfwatch_probes.readable import readable
 
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # NVIDIA, AMD, either of them in WSL
 READY_SECONDS = 1.0  # what the start of a job waits for the socket, at most
 # What the two processes answer when they have started; anything else is the reason why there is no socket.
 SERVED = "1"

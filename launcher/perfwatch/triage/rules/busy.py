@@ -221,7 +221,7 @@ def _slowest_environment(
 
 COMPUTES = COMPUTING_ON_HOST.line("""
     {what}[: {text}]
-    - saw thread: computes | {runs:.0%} of a core in the thread, {cpu:.1f} cores in the process | 0 would mean a hang
+    - saw thread: computes | {runs:.0%} of a core in the thread, {cpu:.1f} cores in the process | 0 in a hang
     - saw gil: has released the GIL | {owner} | an owner would block others
 """)
 
@@ -326,7 +326,7 @@ def gathering(case: Case) -> Finding | None:
 LEAST_BYTES = 512
 ARRIVES = DOWNLOADING.line("""
     a download is running[ at {line}]: {kib:,.0f} KiB arrived while perfwatch watched
-    - saw socket: bytes arrive | {arrived:,} bytes | 0 would mean a hang
+    - saw socket: bytes arrive | {arrived:,} bytes | 0 in a hang
     - saw stack: waits for the network | [{line}] | training code
 """)
 Files = frozenset[tuple[int, int]]

@@ -363,7 +363,7 @@ def _works(case: Case, built: Builder, chain: Chain, way: list[Task], fate: Fate
     sure = Level.HIGH if moves and not in_call and not may and chain.start.stack is not None else Level.MEDIUM
     facts = Facts(
         waits=_waits_for(chain, resource),
-        does="may release it, and is working" if may else "works for it",
+        does="may release it, and is working" if may else "is working on it",
         doing=used.said if used is measured or not fate.why else fate.why,
         at=show(chain.start.frame),
         ago=chain.start.motion.ran_ago_seconds or 0.0,
@@ -477,7 +477,7 @@ def _through_data(case: Case) -> Iterator[Finding]:
         doing = Work(node.motion.run_share or 0.0, data_of(case.history, node.pid, [node.tid])).said
         line = WAITING_ON_WORK.line("""
             the training thread {through}: {doing}
-            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 would mean a hang
+            - saw io of pid {pid} thread {tid}: reads or writes all the time | {doing} | 0 in a hang
             - saw stack of pid {waiting}: makes no step | for {lasts:time} | a step
             - next: perfwatch attach {waiting} --watch
         """)

@@ -98,7 +98,7 @@ MISMATCHED = Cause("mismatched_collective", "hung", "user_code", (Process, Threa
 WEDGED = Cause("wedged_collective", "hung", "fabric", (Process, Thread, Stack, Network))
 NEVER_JOINED = STALLED.line("""
     {late} never joined {op}: {why}; {victims} for it
-    - not straggling_rank: not one collective has completed meanwhile
+    - not straggling_rank: no collective has completed since
     - next: perfwatch capture stacks {pid}
 """)
 UNSEEN = STALLED.line("""

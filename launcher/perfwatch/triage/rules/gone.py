@@ -81,7 +81,7 @@ LATE_WORDS = (
     "device's own words (an assertion, an index) stand in stderr above"
 )
 BY_SIGNAL = KILLED.line("""
-    pid {pid} was ended by {name}[, which {sender} sent]{code}{calls}
+    pid {pid} was ended by {name}[, sent by {sender}]{code}{calls}
     - saw process of pid {ended}: ended by a signal | {shown} | exit code 0
     - not out_of_memory: no OOM kill in the control group's counter or the kernel log
     - next: dmesg | tail -50

@@ -65,10 +65,11 @@ from perfwatch.triage.slowness import (
     working,
     worst,
 )
-from perfwatch.triage.waits.node import culprit, node_of
-from perfwatch.triage.waits.threads import acquires, free, holds
+from perfwatch.triage.waits.node import Node, culprit, node_of
+from perfwatch.triage.waits.threads import acquires, free, holds, path_under_lock
 from perfwatch.triage.words.code import line_of, lock_taken, names
 from perfwatch.triage.words.frames import (
+    any_tag,
     inner_tags,
     is_standard,
     is_user,
@@ -76,6 +77,8 @@ from perfwatch.triage.words.frames import (
     short_name,
     show,
     tags,
+    tags_of,
+    user_frame,
     user_frames,
 )
 from perfwatch.verdict import Abstention, Culprit, Evidence, Finding, Level, Missing, Outcome
@@ -367,13 +370,15 @@ def _is_called_by_none(history: History, function: str, callers: Counter[Frame])
 
 
 LOCKED = CONTENDED_LOCK.line("""
-    the training thread waits {lost:.0%} of the time at {at} for a lock while thread {name} {does} at {owner}
+    the training thread waits {lost:.0%} of the time at {at} for {lock} while thread {name} {does} at {owner}[;
+    it took the lock at {taken}]
     - saw stack: waits for a lock | {lost:.0%} of {seen.samples} samples | below 2 %
-    - saw thread of pid {pid} thread {tid}: runs again | {moved.times} times | 0 would mean a hang
+    - saw stack of pid {pid} thread {node.tid} if path: holds the lock | {path} | releases it first
+    - saw thread of pid {pid} thread {tid}: gets the lock and continues | {moved.times} times | a hang never does
     - saw thread of pid {pid} thread {node.tid} if works: runs meanwhile | {runs:.0%} of a core
     - saw source of pid {pid} thread {node.tid} if rests: sleeps where it holds a lock of that name | at {owner} | releases it first
     - not deadlocked_locks: it runs again and again
-    - next: look at {owner}: do the slow part outside of the lock
+    - next: {advice}
 """)
 FILE_LOCKED = CONTENDED_LOCK.line("""
     the training thread waits {lost:.0%} of the time at {at} for a lock on {path}, held by {holders} meanwhile
@@ -417,13 +422,75 @@ def _kept_from_lock(case: Case) -> Finding | None:
         works, node = owner in busy, node_of(case.history, case.job, rank.pid, owner)
         unsure = held is None and (len(busy) > 1 or free(case.history, node))
         sure = min(Level.MEDIUM if unsure else Level.CERTAIN if works else Level.HIGH, certainty(lost))
-        facts = Facts(node=node, name=node.name or owner, owner=show(node.frame), does="works" if works else "rests")
+        one = _held(case, spent.of(Bin.LOCK), profile(case.history, rank.pid, owner, LATELY_SECONDS), node)
+        line, taken = show(one.line), show(one.taken)
+        facts = Facts(node=node, name=node.name or owner, owner=line, does="works" if works else "rests")
         facts |= Facts(
             tid=case.progress[rank.pid].thread, moved=case.moves(rank), works=works, rests=not works, seen=seen
         )
         facts |= Facts(runs=motion(case.history, rank.pid, owner, LATELY_SECONDS).run_share or 0.0)
-        return slow(case, LOCKED, rank, lost, frame=frame, confidence=sure, culprits=(culprit(node),), **facts)
+        facts |= Facts(lock=one.lock, path=one.path, taken=taken if taken != line else None)
+        facts |= Facts(advice=one.advice.format(owner=line))
+        culprits = (msgspec.structs.replace(culprit(node), frame=taken if one.by_library else line),)
+        return slow(case, LOCKED, rank, lost, frame=frame, confidence=sure, culprits=culprits, **facts)
     return None
+
+
+OUTSIDE = "look at {owner}: do the slow part outside of the lock"
+OUTSIDE_OF_HANDLER = (
+    "log through logging.handlers.QueueHandler, so that only QueueListener's thread runs {owner}; or move that out of "
+    "the handler, and log less"
+)
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that another thread holds.
+
+    Attributes:
+        lock: which it is, in words.
+        line: at which the program's thread works meanwhile.
+        taken: the program's line that took the lock, or called the library that does.
+        path: from there to the slow line, in words; empty where it is one function, or not known.
+        by_library: a library takes it, so that ``taken`` is all that the program shows of it.
+        advice: what helps.
+    """
+
+    lock: str
+    line: Frame | None
+    taken: Frame | None
+    path: str = ""
+    by_library: bool = False
+    advice: str = OUTSIDE
+
+
+def _held(case: Case, waiting: Profile, holding: Profile, node: Node) -> HeldLock:
+    """What the stacks of both threads say of the lock: that of the holder now, and of a lock that a library takes most of its stacks."""
+    asked = max((one.reading for one in waiting.sights), key=lambda stack: stack.samples)
+    logs = any_tag(tags_of(asked.frames[0].function, asked.frames[0].file), "log", "log_lock")
+    name = lock_taken(line_of(case.history, user_frame(asked)))
+    lock = "a logging handler's lock" if logs else f"the lock {name!r}" if name else "a lock"
+    stacks = Counter[tuple[Frame, ...]]()
+    for stack in (one.reading for one in holding.sights):
+        stacks[stack.frames] += stack.samples if path_under_lock(case.history, asked, stack) else 0
+    usual = max(stacks, key=lambda frames: stacks[frames], default=())
+    now = node.stack.frames if node.stack is not None else ()
+    for frames in (now, usual):
+        path = path_under_lock(case.history, asked, Stack(pid=node.pid, tid=node.tid, frames=frames))
+        if path and (is_user(path[0]) or frames is usual):
+            inner, outer = next(filter(is_user, frames), None), next(filter(is_user, frames[len(path) - 1 :]), None)
+            to_line = path[: path.index(inner) + 1] if inner in path else path
+            if is_user(path[0]):
+                return HeldLock(lock, inner, outer, _way(to_line))
+            way = _way((outer, *to_line) if outer is not None else to_line)
+            return HeldLock(lock, inner, outer, way, True, OUTSIDE_OF_HANDLER if logs else OUTSIDE)
+    return HeldLock(lock, node.frame, node.frame)
+
+
+def _way(path: tuple[Frame, ...]) -> str:
+    """Frames in words, outermost first: lines of the program's own, names of functions of libraries."""
+    names_of = dict.fromkeys((show(frame) or "") if is_user(frame) else frame.function for frame in path)
+    return " > ".join(names_of) if len(names_of) > 1 else ""
 
 
 def _kept_from_file(case: Case) -> Finding | None:

@@ -200,7 +200,7 @@ def served(history: History, pid: int, tid: int, job: Job) -> tuple[bool, str] |
         stands = node.motion.seconds >= UNBROKEN_SECONDS
         return (False, f"it stays at a line that waits for {name}, which other jobs use as well") if stands else None
     if card.kind != "spin":
-        return True, f"{name} works for it ({card.shown()})"
+        return True, f"{name} is working on it ({card.shown()})"
     seen = kernels(history, card.uuid)
     if seen.go_on:
         return True, f"{name}: long kernels, the last one ended {duration(seen.since_seconds)} ago"

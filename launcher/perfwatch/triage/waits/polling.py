@@ -8,6 +8,7 @@ from perfwatch.triage.history import History, Seen
 from perfwatch.triage.waits.node import Node
 from perfwatch.triage.words.code import line_of, names, tries_for_a_lock
 from perfwatch.triage.words.frames import any_tag
+from perfwatch.verdict import TO_APPEAR
 from perfwatch_probes import readings as r
 
 SUPERVISION = frozenset("is_alive done poll running ready exitcode returncode alive active_children".split())
@@ -96,7 +97,7 @@ def in_words(history: History, node: Node, path: str) -> str:
     if waits == r.GOES:
         return f"{path or 'a file'} to be removed"
     if waits == r.APPEARS or there is False:
-        return f"{path or 'a file'} to appear"
+        return f"{path or 'a file'}{TO_APPEAR}"
     return f"{path} to change or to be removed" if there else f"{path or 'a file'} to appear or to be released"
 
 

@@ -302,6 +302,25 @@ def holds(history: History, node: Node, lock: str) -> bool:
     return any(line is not None and lock in names(line.within) for _, line in _lines(history, node))
 
 
+def path_under_lock(history: History, waiting: r.Stack, holding: r.Stack) -> tuple[r.Frame, ...]:
+    """Of a thread that holds the lock for which another waits: the frames from the one that took it on, outermost first; empty if unknown.
+
+    It is past the line at which the other one asks, in the same function; or inside of a ``with`` of a lock of that name.
+    """
+    asks = inner_frames(waiting)
+    own = waiting.frames[len(asks) : len(asks) + 1]
+    lock = lock_taken(line_of(history, own[0] if own else None))
+    frames = holding.frames[::-1]
+    for index, frame in enumerate(frames):
+        past = any(
+            (one.function, one.file) == (frame.function, frame.file) and one.line < frame.line for one in (*asks, *own)
+        )
+        line = line_of(history, frame)
+        if past or (lock and line is not None and lock in names(line.within)):
+            return frames[index:]
+    return ()
+
+
 def acquires(history: History, node: Node, lock: str) -> bool:
     """True if a thread is in a loop that takes a lock of that name by ``acquire``, and not at that call: it may have it now."""
     if node.stack is None or takes_a_lock(history, node.stack):
