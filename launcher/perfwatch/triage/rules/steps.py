@@ -570,16 +570,19 @@ def _backs_off(case: Case) -> Finding | None:
     if found is None:
         return None
     rank, seen, lost = found
-    if lost < NEARLY_ALL and len(seen.runs(tries)) < TWICE:
+    several = len(seen.runs(tries)) >= TWICE
+    if lost < NEARLY_ALL and not several:
         return None
     node, rests = case.chains[rank.pid].start, seen.where(tries)
-    wakes = case.motion(rank).switches_per_second or 0.0
+    often = case.motion(rank).switches_per_second or 0.0
     share = rests.samples / seen.samples
-    left, polls = next_try_seconds(case.history, node.thread, node.stack) or 0.0, wakes > POLLS_PER_SECOND
-    facts = Facts(does="polls" if polls else "backs off and retries", wakes=wakes if polls else None, seen=seen)
+    left, polls = next_try_seconds(case.history, node.thread, node.stack) or 0.0, often > POLLS_PER_SECOND
+    facts = Facts(does="polls" if polls else "backs off and retries", wakes=often if polls else None, seen=seen)
     facts |= Facts(left=left if left >= NOW_SECONDS and not polls else None, frame=rests.top_line(), share=share)
     facts |= Facts(trying=lost - share if lost > share else None)
-    sure = min(Level.MEDIUM if polls else Level.CERTAIN, certainty(lost))
+    # Of one long pause it is not known whether it is the first: a service may have asked for it once.
+    unsure = polls or not (several or wakes(case, node.pid, node.tid))
+    sure = min(Level.MEDIUM if unsure else Level.CERTAIN, certainty(lost))
     return slow(case, BACKS_OFF, rank, lost, confidence=sure, **facts)
 
 
