@@ -225,7 +225,7 @@ def test_a_log_that_tells_of_no_end_is_inconclusive(tmp_path: Path) -> None:
     verdict = of_log(tmp_path, STEPS)
 
     assert (verdict.state, exit_code(verdict)) == ("inconclusive", 50)
-    assert any("no end" in one.reason for one in verdict.missing)
+    assert any("how it ended" in one.reason for one in verdict.missing)
 
 
 def test_a_rank_of_which_no_pid_is_known_is_never_shown_with_one(tmp_path: Path) -> None:

@@ -565,7 +565,7 @@ def test_who_asked_the_job_to_end_is_named(number: int, told: bool) -> None:
     verdict = judge(Case(history, session(root_pids=(1,)), (asked,)))
 
     assert verdict.cause == "killed"
-    assert ("which pid 7 (slurmstepd) sent" in verdict.summary) is told
+    assert ("sent by pid 7 (slurmstepd)" in verdict.summary) is told
 
 
 @pytest.mark.parametrize("number", [2, 15, 9, 6])

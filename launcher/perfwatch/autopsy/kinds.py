@@ -151,12 +151,13 @@ def _kind_of_written(text: str, whole: bool) -> str:
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if len(lines) < _FEW_LINES:
         return ""
-    if _is_configuration(lines) or (whole and _is_document(text)):
+    ran = _RAN.search(text) is not None  # it tells when something was: the state of a pod, say
+    if (_is_configuration(lines) and not ran) or (whole and _is_document(text)):
         return CONFIGURATION
     if _is_table(lines):
         return TABLE
     headings = len(_HEADING.findall(text))
-    return PAGE if headings > 1 and lines[0].startswith("#") and not _RAN.search(text) else ""
+    return PAGE if headings > 1 and lines[0].startswith("#") and not ran else ""
 
 
 def _is_python(text: str, whole: bool) -> bool:

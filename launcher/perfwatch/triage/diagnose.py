@@ -23,7 +23,7 @@ from perfwatch.triage.graph.decide import (
     wakes_soon,
 )
 from perfwatch.triage.graph.model import Acts, Fate, NativeCode, Prospect
-from perfwatch.triage.hang import stacks_of, who
+from perfwatch.triage.hang import silent_seconds, stacks_of, who
 from perfwatch.triage.history import History
 from perfwatch.triage.moving.motion import moves
 from perfwatch.triage.moving.thresholds import LATE_SECONDS
@@ -330,7 +330,7 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
     rank, chain = next(absent, next(iter(case.chains.items()), (0, None)))
     if chain is None:
         return verdict
-    suspect = unnamed_suspect(case)
+    suspect = unnamed_suspect(case) or _stuck_somehow(case)
     return msgspec.structs.replace(
         verdict,
         confidence=0.0 if suspect is None else float(Level.LOW),
@@ -349,6 +349,19 @@ def _as_seen(case: Case, verdict: Verdict) -> Verdict:
             ),
         ),
     )
+
+
+def _stuck_somehow(case: Case) -> Suspect | None:
+    """A hang without a name: no stack can be read, and the kernel remembers that no training thread ran for the whole hang timeout."""
+    if case.lacks("stacks") is None or len(case.still_chains) < len(case.chains):
+        return None
+    fates = [fate_of(case, chain.start.pid) for chain in case.still_chains]
+    if any(one is not None and one.prospect >= Prospect.DUE for one in fates):
+        return None
+    silent = min((silent_seconds(case, chain) for chain in case.still_chains), default=0.0)
+    if silent < temporal(case):
+        return None
+    return Suspect(state="hung", cause=UNNAMED, silent_seconds=round(silent, 1), decides_in_seconds=0.0)
 
 
 def _resting_on(case: Case, finding: Finding | None, missing: tuple[Missing, ...]) -> Verdict:
