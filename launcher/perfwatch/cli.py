@@ -172,13 +172,13 @@ def _say_as_json(error: PerfwatchError, stdout: TextIO) -> None:
 
 
 def _internal(error: Exception) -> tuple[str, str]:
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:  # nothing can be imported either
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"the limit on open files is too low: {limit}", "raise it, if need be as root: ulimit -n 1024"
     import traceback
 
     if os.environ.get("PERFWATCH_TRACEBACK"):
         traceback.print_exception(error)
-    if isinstance(error, OSError) and error.errno == errno.EMFILE:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return f"the limit on open files is too low: {limit}", "raise it, if need be as root: ulimit -n 1024"
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{last.name}, {os.path.basename(last.filename)}:{last.lineno}"
     return (

@@ -43,14 +43,21 @@ class Failure:
     instead_of: tuple[str, ...] = ()
 
 
-def _signal(number: int, name: str, word: str = "", *translated: str) -> str:
-    """How Python, shells and launchers tell of the signal that ended a process; word: zsh's, of a job or of what it waited for."""
+def _signal(number: int, name: str, word: str = "", *translated: str, negative: bool = True) -> str:
+    """How Python, shells and launchers tell of the signal that ended a process.
+
+    Args:
+        word: zsh's, of a job or of what it waited for.
+        translated: that of shells in other languages.
+        negative: True if a code of -number tells of it; many programs return -1 themselves.
+    """
+    code = rf"code *[:= ] *-{number}\b|" if negative else ""
     by_shells = rf"\b(?:[Ee]xit(?:ed)?(?: with)?[ _]?(?:[Cc]ode|[Ss]tatus)|non-?zero (?:code|status)(?: of)?)\"?[:=]? *{128 + number}\b"
     others = ([rf"(?:(?:zsh: |\[\d+\] +[+-]? *\d+ ){word}\b|{word}(?: \(core dumped\))?$)"] if word else []) + [
         *translated
     ]
     return (
-        rf"\b{name}\b|[Ss]ignal {number}\b|SIGNAL: {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|code *[:= ] *-{number}\b|{by_shells}|"
+        rf"\b{name}\b|[Ss]ignal {number}\b|SIGNAL: {number}\b|\bSignal: [\w -]{{1,40}} \({number}\)|{code}{by_shells}|"
         rf"\bWTERMSIG {number}\b" + "".join(f"|^{one}" for one in others)
     )
 
@@ -278,7 +285,7 @@ FAILURES = (
         "storage_error", "crashed", YES, "storage",
         r"unable to lock file|"
         rf"{_winerror(21, 23, 53, 55, 59, 64, 67, 483, 1117)}|"
-        r"\[Errno (?:5|6|16|19|35|37|70|107|108|112|116|117|121|5\d\d)\]|\berrno = (?:5|37|116)\b|Stale file handle|"
+        r"\[Errno (?:5|6|19|37|70|107|108|112|116|117|121|5\d\d)\]|\berrno = (?:5|37|116)\b|Stale file handle|"
         r"Transport endpoint is not connected|"
         r"(?:OSError: .{0,20}|failed with )Input/output error",
         "a read or write on a file system failed",
@@ -556,8 +563,8 @@ FAILURES = (
         r"\b(?:nan|non-?finite)\b.{0,60}\b(?:detected|found|encountered|abort\w*|stopping|exiting|halt\w*)\b|"
         r"\b(?:loss|gradients?|grad norm)\b.{0,40}\bis (?:nan|inf|not finite|non-?finite)\b|"
         r"\bfind (?:nan|inf)\b|returned nan values in its \d+th output|Loss is (?:NaN|infinite)|non-?finite (?:loss|grad)|"
-        r"^(?:\w+\.)*(?:\w*Error|Exception): .{0,300}\b(?:nans?|infs?|infinity|infinite|non-?finite|"
-        r"invalid numeric entries)\b(?! ?[(.\[/\\'])|"
+        r"^(?:\w+\.)*(?!FileNotFound|Permission|ModuleNotFound|Import|Key|OS)(?:\w*Error|Exception): .{0,300}"
+        r"(?<![-\w/])(?:nans?|infs?|infinity|infinite|non-?finite|invalid numeric entries)\b(?! ?[(.\[/\\'\-_])|"
         r"probability tensor contains either|diverged .{0,40}\bnan|constraint .{0,80}found invalid values|"
         r"normal expects all elements of std|"
         r"^FloatingPointError\b|loss scale to 0\.0\b|"
@@ -697,7 +704,8 @@ FAILURES = (
     ),
     Failure(
         "terminated", "killed", YES, "scheduler",
-        r"^Hangup$|SignalException: .{0,60}got signal: \d+|" + _signal(1, "SIGHUP", "hangup") + r"|\bSIGTERMException\b|^Terminated\b|"
+        r"^Hangup$|SignalException: .{0,60}got signal: \d+|" + _signal(1, "SIGHUP", "hangup", negative=False) + "|"
+        r"\bSIGTERMException\b|^Terminated\b|"
         r"" + _by_shell("Terminated") + r"|: Terminated +\S|"
         r"got signal: 15|Received \d+ death signal|" + _signal(15, "SIGTERM", "terminated"),
         "SIGTERM asked it to end",
@@ -728,7 +736,7 @@ FAILURES = (
         r"(?:free|malloc\w*|munmap_chunk|realloc)\(\): \w|corrupted (?:size|double-linked)|stack smashing detected|"
         r"pure virtual method called|libc\+\+abi(?:\.dylib)?: terminating|Trace/breakpoint trap|: +\d+ Aborted\b|Fatal Python error|"
         + _signal(6, "SIGABRT", "abort", "已放弃", "Abgebrochen") + "|"
-        + _signal(5, "SIGTRAP") + "|" + _signal(3, "SIGQUIT") + "|" + _windows(0xC0000409, 0xC0000374),
+        + _signal(5, "SIGTRAP", negative=False) + "|" + _signal(3, "SIGQUIT", negative=False) + "|" + _windows(0xC0000409, 0xC0000374),
         "native code called abort(), as torch does for an error in a thread of its own",
         "read what stands before it",
         alike="nccl_timeout and cuda_error, for which torch aborts: their words stand above",

@@ -432,3 +432,23 @@ def test_each_end_is_a_form_of_a_cause_with_a_page() -> None:
 def test_a_long_line_takes_no_time() -> None:
     """Every pattern is bounded, and so is what is read of a line."""
     assert named("Expected " * 300_000) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("exit code -1", None),
+        ("server returned code: -3", None),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/nan-filter/train.bin'", "missing_file"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/inf-cache'", "permission_denied"),
+        ("ModuleNotFoundError: No module named 'inf-utils'", "missing_module"),
+        ("BlockingIOError: [Errno 35] Resource temporarily unavailable", "python_exception"),
+    ],
+)
+def test_a_number_or_a_name_that_only_looks_like_that_of_an_end_is_not_taken_for_it(
+    line: str, name: str | None
+) -> None:
+    """Programs return -1, folders are called after what they hold, and error numbers differ from system to system."""
+    found = named(line)
+
+    assert (found and found.name) == name

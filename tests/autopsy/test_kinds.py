@@ -50,3 +50,17 @@ def test_a_log_that_looks_like_another_text_is_a_log(name: str) -> None:
 def test_no_log_from_the_wild_is_taken_for_another_text() -> None:
     """None of those that people have posted."""
     assert [text[:80] for _, text in logs() if kind_of(text.encode()) != LOG] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "status": {\n    "reason": "OOMKilled",\n    "exitCode": 137\n  }\n}\n',
+        "JobID,State,ExitCode\n12,OUT_OF_MEMORY,0:125\n12.batch,OUT_OF_MEMORY,0:125\n",
+        "seed: 42\nepochs: 3\ntorch.cuda.OutOfMemoryError: CUDA out of memory.\n",
+        "#!/bin/bash -x\npython train.py\n/var/spool/job: line 2: 4242 Killed python train.py\n",
+    ],
+)
+def test_a_text_that_tells_of_an_end_is_read_whatever_it_looks_like(text: str) -> None:
+    """The state of a pod, a table of Slurm's, a log that begins with its settings or its script."""
+    assert kind_of(text.encode()) == LOG

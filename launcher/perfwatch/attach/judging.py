@@ -89,7 +89,12 @@ def _attach(pid: int, answer: Path, session: Path, parent: int) -> None:
     from perfwatch.attach.attached import Attached
 
     die_with_parent(parent)
-    with open(os.devnull, "w") as nothing, Leaving() as leaving, suppress(PerfwatchError):
+    with (
+        open(os.devnull, "w") as nothing,
+        suppress(PerfwatchError, OSError, KeyboardInterrupt),  # it may be told to leave before it has begun
+        Leaving() as leaving,
+    ):
+        os.dup2(nothing.fileno(), 2)
         attached = Attached(pid, leaving, session=str(session))
         try:
             answer.write_bytes(msgspec.json.encode(attached.decide(nothing, StatusLine(nothing))))

@@ -9,6 +9,8 @@ import json
 import re
 import warnings
 
+from perfwatch.failures import named
+
 HEAD_BYTES = 65536
 MOST_ODD, FEW_ODD = 0.02, 3  # control characters in a text: a share, and that many in a short one
 _ODD = bytes([*range(1, 8), *range(14, 27)])
@@ -144,20 +146,23 @@ def _kind_of_written(text: str, whole: bool) -> str:
     """
     if not whole:
         text = text[: text.rfind("\n") + 1]
-    if _PROGRAM.match(text) and not _RAN.search(text):
-        return SCRIPT
     if _is_python(text, whole):
         return SOURCE
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if _RAN.search(text):
+        return ""  # it tells when something was, as the state of a pod does
+    headings = len(_HEADING.findall(text))
+    if headings > 1 and lines[0].startswith("#"):
+        return PAGE
+    if any(map(named, lines)):
+        return ""  # it tells of an end, as what sacct prints does
+    if _PROGRAM.match(text):
+        return SCRIPT
     if len(lines) < _FEW_LINES:
         return ""
-    ran = _RAN.search(text) is not None  # it tells when something was: the state of a pod, say
-    if (_is_configuration(lines) and not ran) or (whole and _is_document(text)):
+    if _is_configuration(lines) or (whole and _is_document(text)):
         return CONFIGURATION
-    if _is_table(lines):
-        return TABLE
-    headings = len(_HEADING.findall(text))
-    return PAGE if headings > 1 and lines[0].startswith("#") and not ran else ""
+    return TABLE if _is_table(lines) else ""
 
 
 def _is_python(text: str, whole: bool) -> bool:

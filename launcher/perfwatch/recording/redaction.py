@@ -50,7 +50,10 @@ _HARMLESS_NAME = re.compile(
     r"|[\w.-]+[_-](?:file|path|dir|folder))"
 )
 # A line of a source file whose name has such a word: api_key.py:12
-_SOURCE, _LINE = re.compile(r"[\w.-]+\.(?:pyi?|pyx|c|cc|cpp|cxx|cuh?|h|hpp|rs|go)"), re.compile(r"\d{1,6}(?!\w)")
+_SOURCE, _LINE = (
+    re.compile(r"\w[\w.-]*\.(?:pyi?|pyx|c|cc|cpp|cxx|cuh?|h|hpp|rs|go)"),
+    re.compile(r"\d{1,6}(?::\d{1,6})?[:),.\]]*"),
+)
 _SWITCH = re.compile(r"(?i)(?:true|false|none|null|yes|no|on|off)")
 _NUMBER = re.compile(r"(?i)[+-]?[\d.]{1,12}(?:e[+-]?\d+)?")
 # After a vendor's bare name a key is one long word; a project or a mode is not: --wandb online.
@@ -297,7 +300,7 @@ def _hide_secret(match: re.Match[str]) -> str:
 
 def _hide_value(match: re.Match[str]) -> str:
     value = match["value"]
-    if _SOURCE.fullmatch(match["name"]) and _LINE.match(value):
+    if match["join"].strip() == ":" and _SOURCE.fullmatch(match["name"]) and _LINE.fullmatch(value):
         return match[0]
     quote = '\\"' if value.startswith('\\"') else value[0] if value[0] in "\"'" else ""
     if _HARMLESS_NAME.fullmatch(match["name"].lstrip("-")) or _SWITCH.fullmatch(value.strip(quote or None)):

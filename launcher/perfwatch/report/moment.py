@@ -5,13 +5,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import structs
 
-from perfwatch.errors import UsageError
+from perfwatch.errors import SessionUnreadable, UsageError
 from perfwatch.recording.finding import find_sessions
 from perfwatch.recording.recording import Event, Recording, load_session
 from perfwatch.text import command_line, duration, say
@@ -124,9 +125,9 @@ def meant(argument: str | None, command: str, why: str = "") -> Path:
         child.close()
     if argument is None:
         say(sys.stderr, f"{why}this is the newest session, {folder.name}: {_about(folder)}")
-        another = (
-            f"{others[0].name}    # {_about(others[0])}" if others else "SESSION    # perfwatch sessions lists them"
-        )
+        another = "SESSION    # perfwatch sessions lists them"
+        with suppress(SessionUnreadable, PermissionError):  # it is only named here
+            another = f"{others[0].name}    # {_about(others[0])}" if others else another
         say(sys.stderr, f"for another one: {command} {another}")
     return folder
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from perfwatch.triage.history import History, Seen, once
-from perfwatch.triage.moving.motion import FROZEN_SWITCHES_PER_SECOND, motion
+from perfwatch.triage.moving.motion import FROZEN_SWITCHES_PER_SECOND, motion, python_threads
 from perfwatch.triage.moving.thresholds import (
     FEW_FAULTS_PER_SECOND,
     LIBRARIES_BYTES,
@@ -52,12 +52,13 @@ def work_of(history: History, pid: int, beside: Collection[int] = ()) -> Work:
     cores = history.rate(ProcessUsage, pid, of=lambda usage: usage.cpu_seconds, seconds=USAGE_SECONDS)
     if cores is None:
         return NO_WORK
-    if pollers := polling_threads(history, pid):
-        shares = {tid: motion(history, pid, tid).run_share or 0.0 for _, tid in history.of(Thread, pid)}
-        cores = sum(share for tid, share in shares.items() if tid not in pollers)
-        others = sum(share for tid, share in shares.items() if tid not in pollers and tid not in beside)
+    pollers = polling_threads(history, pid)
+    shares = {tid: motion(history, pid, tid).run_share for _, tid in history.of(Thread, pid)}
+    if pollers and None not in shares.values():
+        cores = sum(share or 0.0 for tid, share in shares.items() if tid not in pollers)
+        others = sum(share or 0.0 for tid, share in shares.items() if tid not in pollers and tid not in beside)
     else:
-        others = cores - sum(motion(history, pid, tid).run_share or 0.0 for tid in beside)
+        others = cores - sum(motion(history, pid, tid).run_share or 0.0 for tid in {*beside, *pollers})
     data = history.rate(ProcessUsage, pid, of=_moved, seconds=USAGE_SECONDS) or 0.0
     data = 0.0 if data < LIBRARIES_BYTES and _only_loads(history, pid) else data
     sent = history.rate(Traffic, pid, of=lambda one: one.received_bytes + one.sent_bytes, seconds=TRAFFIC_SECONDS)
@@ -66,7 +67,7 @@ def work_of(history: History, pid: int, beside: Collection[int] = ()) -> Work:
 
 @once
 def polling_threads(history: History, pid: int) -> frozenset[int]:
-    """Threads that look again and again whether there is something to do, and let others run in between (``sched_yield``).
+    """Native threads that look again and again whether there is something to do, and let others run in between (``sched_yield``).
 
     Such a thread never sleeps, and most of its CPU time is the kernel's, although it reads and writes nothing and its process faults no
     pages in. Measured: TensorPipe's reactor for shared memory spends 76 to 90 % in the kernel.
@@ -74,7 +75,8 @@ def polling_threads(history: History, pid: int) -> frozenset[int]:
     faults = history.rate(ProcessUsage, pid, of=lambda usage: usage.minor_faults, seconds=USAGE_SECONDS)
     if faults is None or faults > FEW_FAULTS_PER_SECOND:
         return frozenset()
-    return frozenset(tid for _, tid in history.of(Thread, pid) if _polls(history, pid, tid))
+    threads = {tid for _, tid in history.of(Thread, pid)} - {pid, *python_threads(history, pid)}
+    return frozenset(tid for tid in threads if _polls(history, pid, tid))
 
 
 def _polls(history: History, pid: int, tid: int) -> bool:
