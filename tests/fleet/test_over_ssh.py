@@ -102,11 +102,9 @@ def test_what_became_of_each_host_is_said(answer: tuple[int, dict[str, Any], flo
     assert state["node-broken"] == ("failed", "perfwatch: PermissionError: /var/tmp")
 
 
-def test_hosts_that_hang_are_waited_for_until_the_deadline_and_no_longer(
-    answer: tuple[int, dict[str, Any], float],
-) -> None:
-    """Connecting, the deadline of all hosts, and the start of two Pythons."""
-    assert answer[2] < DEADLINE_SECONDS + 15.0
+def test_hosts_that_hang_are_not_waited_for_until_they_answer(answer: tuple[int, dict[str, Any], float]) -> None:
+    """They sleep for ten minutes."""
+    assert answer[2] < PATIENCE_SECONDS
 
 
 def test_their_clock_is_told_where_it_differs(answer: tuple[int, dict[str, Any], float]) -> None:
