@@ -1,6 +1,7 @@
 """Sockets, terminals and stdin: which end a thread waits for, and what can still arrive."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from perfwatch_probes.readings import (
     Frame,
     PolledFile,
     Process,
+    ProcessUsage,
     Reading,
     Socket,
     SourceLine,
@@ -576,3 +578,40 @@ def test_a_call_that_slept_before_is_not_the_one_that_is_waited_for() -> None:
 def test_of_two_calls_that_sleep_since_then_none_is_blamed() -> None:
     """Nobody sees which one it is."""
     assert told(keeps=STOPPED + 0.1, grades=STOPPED + 0.2).cause != "endless_python"
+
+
+def circle(kernel: float, reads: int = 0, faults: int = 0, wakes: int = 0) -> Verdict:
+    """A caller waits for the server, both of whose threads execute a call that calls the server itself: none is left to answer.
+
+    A native thread of the server uses 90 % of a core meanwhile: ``kernel`` of that in the kernel, with so many reads, page faults and
+    wake-ups a second.
+    """
+    history: History = job(2, trained=False)
+    stands(history, CALLER, REMOTE_CALLS_ASKS, FOR_EVER, REMOTE_CALLS_UNTIL)
+    stands(history, REMOTE_CALLS_SERVER, SERVES, FOR_EVER, REMOTE_CALLS_UNTIL, since=STOPPED - 50.0)
+    asks: Frames = (Frame("rpc_sync", API, 816), *GRADES)
+    for tid in (REMOTE_CALLS_SERVER + 50, REMOTE_CALLS_SERVER + 51):
+        stands(history, REMOTE_CALLS_SERVER, asks, FOR_EVER, REMOTE_CALLS_UNTIL, since=STOPPED + 0.1, tid=tid)
+    for at in looks(STOPPED, REMOTE_CALLS_UNTIL):
+        ran = (at - STOPPED) * 0.9
+        history.add(at, Thread(pid=REMOTE_CALLS_SERVER, tid=REMOTE_CALLS_SERVER + 60, name="reactor", state="R",
+                               cpu_seconds=ran, system_seconds=ran * kernel, run_seconds=ran, voluntary_switches=int(at * wakes),
+                               read_calls=int(at * reads), write_calls=0))  # fmt: skip
+        history.add(at, ProcessUsage(pid=REMOTE_CALLS_SERVER, state="S", threads=3, cpu_seconds=ran, major_faults=0,
+                                     minor_faults=int(at * faults), resident_bytes=0))  # fmt: skip
+    return judged(history, REMOTE_CALLS_UNTIL)
+
+
+@pytest.mark.parametrize(
+    ("works", "state"),
+    [
+        pytest.param({"kernel": 0.85}, "hung", id="it gives its core away at every look (sched_yield)"),
+        pytest.param({"kernel": 0.1}, "busy", id="it computes"),
+        pytest.param({"kernel": 0.85, "reads": 500}, "busy", id="it reads"),
+        pytest.param({"kernel": 0.85, "faults": 5000}, "busy", id="it touches new memory"),
+        pytest.param({"kernel": 0.85, "wakes": 50}, "busy", id="it sleeps in between"),
+    ],
+)
+def test_a_native_thread_that_only_polls_at_a_full_core_is_no_work_of_its_process(works: Any, state: str) -> None:
+    """TensorPipe's reactor does so as long as it lives."""
+    assert circle(**works).state == state

@@ -66,7 +66,7 @@ class _Look:
             self._tell_at = now + LOOK_SECONDS  # not earlier: on a busy machine it takes longer to begin than to look
         if self._kill_at == math.inf and now >= min(self._tell_at, last):
             self._kill_at = now + LEAVE_SECONDS
-            os.kill(self._process.pid or 0, signal.SIGINT)  # not reaped yet, so it is nobody else's number
+            os.kill(self._process.pid or 0, signal.SIGINT)  # not reaped yet: its PID cannot have been reused
         if now >= self._kill_at:
             self.end()
         return not self._process.is_alive()

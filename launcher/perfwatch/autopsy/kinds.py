@@ -138,7 +138,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _kind_of_written(text: str, whole: bool) -> str:
-    """What a text is that somebody has written; empty for a log, or for what may be one.
+    """The kind of a text that a person wrote; empty for a log, or for what may be one.
 
     Args:
         text: its beginning.

@@ -167,7 +167,7 @@ _TRAINER = re.compile(r"\[[A-Za-z_][\w-]*?(\d{1,9})\]:\s?")  # torchrun --tee: [
 _TAGGED = re.compile(r"\[\d{1,9},(?:mpirank:)?(\d{1,9})[^\]]{0,60}\]<std(?:out|err)>: ?")  # mpirun --tag-output
 _OPEN_MPI = re.compile(r"\[(?P<host>[A-Za-z][\w.-]{0,80}):(\d{1,9})\] (?:\[ *\d+\] )?")
 _MARGIN = re.compile(r" *\| (?= *[\w\[(])")  # of an exception in a group
-# Of whoever relays what a program printed: before the lines of a traceback.
+# The prefix of a relay (a launcher, a log collector) before each line of a traceback.
 _TAG = re.compile(
     r"\[[A-Za-z][\w.-]{0,40}\] (?=Traceback \(| *File \"| {4}|Exception |[\w.]{1,80}(?:Error|Exception): )"
 )
@@ -404,7 +404,7 @@ class LogReader:
         self._traced: set[int | None] = set()  # ranks with a traceback since Python said that it passes over one
         self._relayed: set[int | None] = (
             set()
-        )  # ranks whose frames have a level of their own: of whoever relays each line
+        )  # ranks whose frames have a level of their own: set by a relay of each line
         self._aside: set[int | None] = set()  # ranks whose next exception ends a thread of its own
         self._marked: set[int | None] = set()  # ranks whose traceback is one of rich or of IPython
         self._general: dict[

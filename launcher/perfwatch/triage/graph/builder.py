@@ -28,7 +28,7 @@ from perfwatch.triage.moving.loops import Loop, loop_of, moves_data
 from perfwatch.triage.moving.memory import has_trained, quiet, since_training
 from perfwatch.triage.moving.motion import gil_passed_at, motion, python_threads
 from perfwatch.triage.moving.thresholds import ARRIVING_BYTES, RUNS_SHARE, STIRS_SHARE
-from perfwatch.triage.moving.work import data_of, polling_threads, received, waited_on
+from perfwatch.triage.moving.work import data_of, received, waited_on
 from perfwatch.triage.patience import long_timeout, temporal
 from perfwatch.triage.ranks.calls import Calls
 from perfwatch.triage.roles.job import Member
@@ -213,15 +213,14 @@ class Builder:
     ) -> None:
         """The other Python threads of a process may provide it, and so may all native ones together.
 
-        Threads that only poll, or wait for a card that does, spin without work: they are left out. So are those that carry messages
-        between ranks, unless it is such a message that is waited for.
+        Threads that wait for a card that only polls spin without work: they are left out. So are those that carry messages between
+        ranks, unless it is such a message that is waited for.
         """
         for other in other_threads(self.history, self.job, node):
             if (other.pid, other.tid) in but:
                 continue
             self.graph.claim(self.thread(other.pid, other.tid), resource, Role.MAY_PROVIDE, basis)
-        spinning = (*spin_for_cards(self.history, self.job, node.pid), *polling_threads(self.history, node.pid))
-        known = {*python_threads(self.history, node.pid), *spinning, node.tid}
+        known = {*python_threads(self.history, node.pid), *spin_for_cards(self.history, self.job, node.pid), node.tid}
         natives = {tid for _, tid in self.history.of(r.Thread, node.pid) if tid not in known}
         mute = {tid for tid in natives if of_gloo(self.history, node.pid, tid)}
         if not with_carriers:

@@ -35,7 +35,7 @@ class Within:
     frame: r.Frame  # the loop's own line, as it was seen last
     called: str  # what it is inside of, in words
     samples: int
-    seconds: float  # that somebody watched it there
+    seconds: float  # for which it was observed there
     usual_seconds: float  # until when it may still come out, by how long it was in there before
     read: bool = True  # the source of every line that it was at; one that was not may lie outside of the loop
 
@@ -46,7 +46,7 @@ class Stay:
 
     begin: float
     end: float
-    seconds: float  # that somebody watched it there
+    seconds: float  # for which it was observed there
     samples: int = 0
     read: bool = True
     loop: r.Frame | None = None  # the newest line of it that is known to be in the loop

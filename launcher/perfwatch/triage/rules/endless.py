@@ -91,12 +91,12 @@ DOES_NOT_END = HUNG_AT_EXIT.line("""
 
 # A rank that makes forward passes alone and stays in one ``while`` loop of the program's own.
 #
-# Whoever writes an answer word by word turns in such a loop until the last word comes. One that never comes looks like an evaluation,
-# for all that it does is one. What tells them apart: a loop that ends is left, if only for a thousandth of the time, and evaluations
-# that were seen to end took so long.
+# A program that streams an answer token by token stays in such a loop until the last token comes. One that never comes looks like
+# an evaluation, for all that it does is one. What tells them apart: a loop that ends is left, if only for a thousandth of the time,
+# and evaluations that were seen to end took so long.
 
 UPDATES = ("backward", "optimizer", "scaler")
-# What a loop calls that goes through something, or answers somebody: it ends with what it is given, or is a service.
+# What a loop calls that goes through something, or serves requests: it ends with its input, or is a service.
 GIVEN = frozenset("next get fetch read recv receive load pop popleft poll take accept input put send".split())
 LONGEST_TIMES = 30.0  # the longest evaluation that was seen to end
 LONG = 8.0  # times the patience: a watch remembers no more than ten minutes, and of longer ones nothing can be told
@@ -108,7 +108,7 @@ class Unleft:
 
     frame: r.Frame  # the loop's own line, as it was seen last
     samples: int
-    seconds: float  # that somebody watched it there
+    seconds: float  # for which it was observed there
     usual_seconds: float | None  # the longest pause between updates with that function in it; None: nothing to go by
     doubtful_seconds: float  # from when on it is no evaluation for all that is known ...
     told_seconds: float  # ... and from when on it has no end, if it was seen to end before

@@ -227,7 +227,7 @@ def _puts_between_processes(node: Node) -> bool:
 
 
 def bringers(history: History, node: Node, others: Iterable[Node]) -> list[Node]:
-    """Of the threads beside one that waits, those in a function that lets it go on: its calls go to the object that it asks.
+    """Of the threads beside one that waits, those in a function that releases it: one that calls a method of the object that it waits for.
 
     ``feed.out.get()`` of one and ``self.out.put(fetch())`` of the other. A thread that asks for the same thing waits as well.
     """
